@@ -1,0 +1,44 @@
+# make demo        set up and profile a real model: leaves report.html
+# make test        set up and run the tests (under 10 minutes on 2 cores)
+# make test-full   the slow tests too
+# make bench       the benchmarks; results go to benchmarks/results/
+# make lint        format check, lint, strict types
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.headwise-setup
+
+.PHONY: setup demo test test-full bench lint format clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/headwise profile "$$($(BIN)/python scripts/fetch_models.py minilm)" --file examples/page.txt --out report.html --force
+	@echo "Open report.html in a browser."
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+test-full: $(STAMP)
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+clean:
+	rm -rf $(VENV) build dist report.html

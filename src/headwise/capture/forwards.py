@@ -1,0 +1,173 @@
+"""Forwards of the root module: their tokens, masks and sequences, and when one ends and the next begins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from headwise.capture.modules import Running, bind
+from headwise.kernels import Geometry
+
+CACHES = ("past_key_values", "cache", "past_key_value", "past", "kv_cache")
+"""Arguments that carry a key-value cache of a form of its own; a Hugging Face Cache is known under any name."""
+
+
+@dataclass
+class Forward:
+    """One forward of a root module.
+
+    Attributes:
+        arguments: What it was called with, by name.
+        encoder_decoder: Whether the root has a decoder with a mask of its own.
+        past: Tokens in the cache before this forward; None where that cannot be told.
+        sequences: A number for each sequence of the batch; one that a cache continues keeps its number.
+        calls: Attention calls so far in each module.
+        geometries: Geometry by mask, with the mask itself, so that its memory is not taken for another's.
+    """
+
+    arguments: dict[str, Any] = field(default_factory=dict)
+    encoder_decoder: bool = False
+    past: int | None = None
+    sequences: tuple[int, ...] = ()
+    calls: Counter[int] = field(default_factory=Counter)
+    geometries: dict[tuple[Any, ...], tuple[Geometry, Any]] = field(default_factory=dict)
+
+    @property
+    def batch(self) -> int | None:
+        """Sequences in the batch, where the inputs tell."""
+        for name in ("decoder_input_ids", "input_ids", "inputs_embeds", "pixel_values", "input_features"):
+            value = self.arguments.get(name)
+            if isinstance(value, Tensor) and value.dim() >= 2:
+                return value.shape[0]
+        for value in self.arguments.values():
+            if isinstance(value, Tensor) and value.dim() >= 2:
+                return value.shape[0]
+        return None
+
+    def row_mask(self, name: str, batch: int, num_queries: int, num_keys: int, cross: bool) -> Tensor | None:
+        """Real rows `[B, N]` by the model's own mask argument, for an attention in module `name`; None: unknown."""
+        in_decoder = self.encoder_decoder and (cross or "decoder" in name.split("."))
+        mask = self.arguments.get("decoder_attention_mask" if in_decoder else "attention_mask")
+        return rows_of(mask, batch, num_queries, num_keys, cross)
+
+
+def rows_of(mask: object, batch: int, num_queries: int, num_keys: int, cross: bool) -> Tensor | None:
+    """The part of a mask over tokens `[B, L]` that belongs to the queries, or None where it does not fit them."""
+    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[0] != batch:
+        return None
+    length = mask.shape[1]
+    if length == num_queries:
+        return mask != 0
+    # With a cache the mask also covers earlier tokens; the queries are the last ones. Cross-attention's keys are
+    # another sequence's, so there only a longer mask over the same tokens can be meant.
+    if length > num_queries and (cross or length <= num_keys):
+        return mask[:, length - num_queries :] != 0
+    return None
+
+
+class Forwards:
+    """Tells which forward of which root is running.
+
+    A root that is known gets a hook when watching begins; another is found at its first attention call, and hooked
+    then, so that its next forward is told from this one. Hooks of the root alone: layers run as if unwatched.
+    """
+
+    def __init__(self, on_begin: Callable[[Forward], None]) -> None:
+        self.current: Forward | None = None
+        self.number = 0
+        self._on_begin = on_begin
+        self._hooked: dict[int, nn.Module] = {}
+        self._handles: list[RemovableHandle] = []
+        self._depth = 0
+        self._root: nn.Module | None = None
+
+    def attach(self, root: nn.Module) -> None:
+        """Follow the forwards of a root."""
+        if id(root) in self._hooked:
+            return
+        self._hooked[id(root)] = root
+        self._handles.append(root.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True))
+        self._handles.append(root.register_forward_hook(self._after, always_call=True))
+
+    def detach(self) -> None:
+        """Take every hook away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._hooked.clear()
+        self.current, self._root = None, None
+        self._depth = 0
+
+    def at(self, root: Running | None) -> Forward:
+        """The forward in which attention is being called; outside any module, each call is one of its own."""
+        if root is None:
+            return self._begin(Forward())
+        if id(root.module) not in self._hooked:
+            self.attach(root.module)
+            # Its cache may have grown already, so what was in it before cannot be told.
+            return self._begin(_forward(root.module, root.arguments(), past=None))
+        if self.current is None:
+            return self._begin(_forward(root.module, root.arguments(), past=None))
+        return self.current
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # The same root again: its last forward was broken off (by Ctrl-C, which runs no hook).
+        self._depth = 1 if module is self._root else self._depth + 1
+        if self._depth == 1:
+            self._root = module
+            arguments = bind(module, args, kwargs)
+            self._begin(_forward(module, arguments, past=past_length(arguments)))
+
+    def _after(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        self._depth = max(0, self._depth - 1)
+        if self._depth == 0 and self.current is not None:
+            self._root = None
+            # Keep only what the next forward may ask: which sequences these were.
+            self.current.arguments, self.current.geometries = {}, {}
+
+    def _begin(self, forward: Forward) -> Forward:
+        self.number += 1
+        before = self.current
+        self.current = forward
+        if forward.past and before is not None and forward.batch in (None, len(before.sequences)):
+            forward.sequences = before.sequences
+        self._on_begin(forward)
+        return forward
+
+
+def past_length(arguments: dict[str, Any]) -> int | None:
+    """Tokens in the key-value cache that a forward was given; 0 without one, None where it does not tell."""
+    for value in arguments.values():
+        length = getattr(value, "get_seq_length", None)
+        if callable(length):
+            return int(length())
+    for name in CACHES:
+        cache = arguments.get(name)
+        if isinstance(cache, (tuple, list)) and cache:
+            key = cache[0][0] if isinstance(cache[0], (tuple, list)) and cache[0] else None
+            return key.shape[-2] if isinstance(key, Tensor) and key.dim() == 4 else None
+        if cache is not None and not isinstance(cache, (tuple, list)):
+            return None
+    return 0
+
+
+def _forward(root: nn.Module, arguments: dict[str, Any], past: int | None) -> Forward:
+    config = getattr(root, "config", None)
+    encoder_decoder = bool(getattr(config, "is_encoder_decoder", False)) or "decoder_input_ids" in arguments
+    return Forward(arguments, encoder_decoder, past)
+
+
+def real_tokens(forward: Forward, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
+    """Token ids `[B, L]` of a forward and which of them are real (None: all), or None where it has no ids."""
+    ids = forward.arguments.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
+        return None
+    mask = real if real is not None else forward.arguments.get("attention_mask")
+    fits = isinstance(mask, Tensor) and mask.shape == ids.shape
+    return ids, mask if fits else None

@@ -1,0 +1,71 @@
+"""Names: numbers and paths of attention modules."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from headwise.capture.modules import Running, plain_name
+
+
+class Names:
+    """Numbers attention modules in order of first call, and knows their paths in the model (or in their root)."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._model = model
+        self._paths: dict[int, str] = {}
+        self._known: dict[int, nn.Module] = {}  # held, so that an id means one module
+        self._numbers: dict[int | None, int] = {}
+        self._caught: dict[int, str] = {}
+        if model is not None:
+            self._learn(model)
+
+    def __contains__(self, module: nn.Module) -> bool:
+        return id(module) in self._paths
+
+    @property
+    def caught_paths(self) -> list[str]:
+        """Paths of the modules whose attention was caught, also of those that were not to be measured."""
+        return list(self._caught.values())
+
+    def caught(self, number: int) -> None:
+        """Note that a module's attention was caught."""
+        self._caught.setdefault(number, self._path_of(number))
+
+    def check(self, wanted: tuple[int | str, ...] | None) -> None:
+        """Refuse paths that the model does not have.
+
+        Raises:
+            ValueError: No module has that path, or a layer is neither a number nor a path.
+        """
+        for one in wanted or ():
+            if not isinstance(one, (int, str)) or isinstance(one, bool) or (isinstance(one, int) and one < 0):
+                raise ValueError(f"layers: expected layer numbers (0, 1, ...) or module paths; got {one!r}")
+            paths = self._paths.values()
+            if isinstance(one, str) and self._model is not None:
+                if not any(path == one or path.startswith(one + ".") for path in paths):
+                    raise ValueError(f"layers: the model has no module {one!r}; see model.named_modules()")
+
+    def place(self, caller: Running | None, root: Running | None) -> tuple[int | None, str]:
+        """The identity and the path of a module that calls attention."""
+        if caller is None or root is None:
+            return None, ""
+        if id(caller.module) not in self._paths:
+            self._learn(root.module)
+        # A module made on the fly is in no tree: named by its class.
+        path = self._paths.setdefault(id(caller.module), type(caller.module).__name__)
+        self._known[id(caller.module)] = caller.module
+        return id(caller.module), path
+
+    def layer(self, caller: Running | None, root: Running | None) -> tuple[int, str]:
+        """The layer number and path of a module that calls attention; a new module gets the next number."""
+        identity, path = self.place(caller, root)
+        return self._numbers.setdefault(identity, len(self._numbers)), path
+
+    def _learn(self, root: nn.Module) -> None:
+        for path, module in root.named_modules():
+            self._paths.setdefault(id(module), plain_name(path))
+            self._known[id(module)] = module
+
+    def _path_of(self, number: int) -> str:
+        identity = next(key for key, value in self._numbers.items() if value == number)
+        return "" if identity is None else self._paths[identity]

@@ -1,0 +1,289 @@
+"""The watch: a context manager in which every attention call of a model is measured."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headwise.call import Place
+from headwise.capture.forwards import Forward, Forwards, rows_of
+from headwise.capture.modules import Running, has_sliding_window, head_counts, reads_other_sequence, running_modules
+from headwise.capture.names import Names
+from headwise.capture.quiet import quiet
+from headwise.capture.recorder import Recorder
+from headwise.capture.sdpa import Heads, UnmeasurableError, read_call
+from headwise.capture.texts import Texts
+from headwise.capture.unseen import OTHER_ATTENTION, note_what_stayed_silent
+from headwise.measures.catalogue import select
+from headwise.profile import Profile
+
+SDPA = torch.nn.functional.scaled_dot_product_attention
+
+
+def watch(
+    model: nn.Module | None = None,
+    *,
+    measures: str | list[str] = "default",
+    layers: Sequence[int | str] | None = None,
+    verify: bool = False,
+    tokenizer: Any = None,
+    tokens: Sequence[Sequence[str]] | None = None,
+    real: Tensor | None = None,
+) -> Watch:
+    """Measure what every attention head does while a model runs, from its own fused attention.
+
+        with headwise.watch(model, tokenizer=tokenizer) as profile:
+            model(**batch)
+        profile.table()
+
+    Each call of `torch.nn.functional.scaled_dot_product_attention` runs untouched; row statistics are computed
+    beside it from the same q, k and mask, in memory linear in the number of keys. Outputs, gradients and random
+    state are bitwise what they are without watching.
+
+    Args:
+        model: Watch only this model, and name layers by its module paths. None: watch whatever runs.
+        measures: "default" or "all" (every row measure), or a list of names of `headwise.measures.catalogue`.
+        layers: Measure only these: layer numbers, or module paths (a path takes in everything below it).
+        verify: Recompute each output from the exact weights and compare: `profile.verified`. Costs about as much
+            again.
+        tokenizer: Turns token ids into text for the page (anything with `decode`).
+        tokens: The tokens as text, one list per sequence, where there is no tokenizer or there are no ids.
+        real: Which tokens are no padding, `[B, L]` (True or 1 = real), where the model's `attention_mask` argument
+            does not say it.
+
+    Returns:
+        A context manager that gives the `Profile`; it can be read while watching. `start()` and `stop()` do the same
+        without `with`. Everything is restored on any exit.
+
+    Raises:
+        ValueError: An unknown measure or layer.
+        TypeError: `model` is no module.
+    """
+    return Watch(model, measures, layers, verify, tokenizer, tokens, real)
+
+
+class Watch:
+    """What `headwise.watch` returns."""
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        measures: str | list[str],
+        layers: Sequence[int | str] | None,
+        verify: bool,
+        tokenizer: Any,
+        tokens: Sequence[Sequence[str]] | None,
+        real: Tensor | None,
+    ) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"watch: model must be a torch.nn.Module or None; got {type(model).__name__}")
+        self.profile = Profile(select(measures))
+        self._model = model
+        self._wanted = None if layers is None else tuple(layers)
+        self._real = real
+        self._names = Names(model)
+        self._names.check(self._wanted)
+        self._recorder = Recorder(self.profile, verify)
+        self._texts = Texts(self.profile, tokenizer, tokens)
+        self._forwards = Forwards(self._begin)
+        self._next_sequence = 1
+        self._forwards_of_model = 0
+        self._mode: _Mode | None = None
+        self.profile.pending = self._settle
+
+    def start(self) -> Profile:
+        """Begin to watch."""
+        if self._mode is not None:
+            raise RuntimeError("watch: this watch is running already; call headwise.watch again for another one")
+        self.profile.info.update(_facts(self._model))
+        if self._model is not None:
+            self._forwards.attach(self._model)
+        self._mode = _Mode(self._seen, self._other)
+        self._mode.__enter__()
+        return self.profile
+
+    def stop(self) -> None:
+        """End watching: hooks and modes are taken away, and what waits on a device is brought in."""
+        if self._mode is None:
+            raise RuntimeError("watch: this watch is not running")
+        mode, self._mode = self._mode, None
+        mode.__exit__(None, None, None)
+        self._forwards.detach()
+        self._settle()
+        note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
+
+    def __enter__(self) -> Profile:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _settle(self) -> None:
+        self._recorder.settle()
+        self._texts.settle()
+
+    def _begin(self, forward: Forward) -> None:
+        if not forward.past:
+            self._texts.note(forward, self._real)
+
+    def _stack(self) -> tuple[Running | None, Running | None, list[Running]] | None:
+        """The module that calls attention, the root, and all that run; None if the call is not the model's."""
+        stack = running_modules(sys._getframe(2))
+        if self._model is not None:
+            known = [i for i, running in enumerate(stack) if running.module in self._names]
+            if not known:
+                return None
+            # What stands outside the model (a trainer's wrapper) is not its business.
+            whole = [i for i in known if stack[i].module is self._model]
+            stack = stack[: (whole or known)[-1] + 1]
+        if not stack:
+            return None, None, stack
+        return stack[0], stack[-1], stack
+
+    def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+        found = self._stack()
+        if found is None:
+            return
+        caller, root, stack = found
+        forward = self._forwards.at(root)
+        number, name = self._names.layer(caller, root)
+        index = forward.calls[number]
+        forward.calls[number] += 1
+        self._names.caught(number)
+        if not _is_wanted(self._wanted, number, name):
+            return
+        try:
+            with quiet(out.device):
+                self._measure(args, kwargs, out, forward, stack, number, name, index)
+        except UnmeasurableError as error:
+            self._recorder.unseen(name, error.reason, error.way_out)
+
+    def _measure(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Tensor,
+        forward: Forward,
+        stack: list[Running],
+        number: int,
+        name: str,
+        index: int,
+    ) -> None:
+        heads = _heads(stack)
+        call, out, dropout = read_call(args, kwargs, out, heads)
+        B, H, N, M = call.sizes
+        cross = _is_cross(stack, N, M, call.causal is not None, call.mask)
+        decode = N == 1 and (M > 1 if forward.past is None else forward.past > 0)
+        kind: Literal["self", "cross", "window"] = "cross" if cross else "self"
+        if not cross and stack and has_sliding_window(stack[0].module):
+            kind = "window"
+        groups = H // (heads.num_kv_heads if heads.num_heads == H and heads.num_kv_heads else call.k.shape[1])
+        place = Place(number, name, index, "decode" if decode else "prefill", kind, groups)
+        if self._real is not None:
+            real = rows_of(self._real.to(call.q.device), B, N, M, cross)
+        else:
+            real = forward.row_mask(name, B, N, M, cross)
+        if not forward.sequences:
+            self._name_sequences(forward, forward.batch or B)
+        self._recorder.record(call.with_(place=place, real=real), out, dropout, forward)
+
+    def _name_sequences(self, forward: Forward, batch: int) -> None:
+        forward.sequences = tuple(range(self._next_sequence, self._next_sequence + batch))
+        self._next_sequence += batch
+        self.profile.record_sequences([], batch)
+
+    def _other(self, func: Callable[..., Any]) -> None:
+        """Attention that goes another way than scaled_dot_product_attention: noted, not measured."""
+        found = self._stack()
+        if found is None:
+            return
+        caller, root, _ = found
+        _, name = self._names.place(caller, root)
+        self._recorder.unseen(name, *OTHER_ATTENTION[func])
+
+
+class _Mode(TorchFunctionMode):
+    """Sees every torch function; passes all on unchanged, and tells the watch of attention."""
+
+    def __init__(self, seen: Callable[..., None], other: Callable[..., None]) -> None:
+        super().__init__()
+        self._seen = seen
+        self._other = other
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        # A compiled graph must stay as it is: what runs inside one is listed as unseen.
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if func is SDPA:
+            self._seen(args, kwargs, out)
+        elif func in OTHER_ATTENTION:
+            self._other(func)
+        return out
+
+
+def _heads(stack: list[Running]) -> Heads:
+    """Head counts from the calling module, or from the one around it (attention may be a small module inside)."""
+    for running in stack[:2]:
+        heads, kv_heads = head_counts(running.module)
+        if heads is not None:
+            return Heads(heads, kv_heads)
+    return Heads()
+
+
+def _is_cross(stack: list[Running], num_queries: int, num_keys: int, causal: bool, mask: Tensor | None) -> bool:
+    """Whether the keys are another sequence's: as the module was called, else by the shape.
+
+    Without a causal limit, several queries over another number of keys are cross-attention, unless a mask of several
+    rows shows that it is a cache (row by row one key more: told by the geometry).
+    """
+    for running in stack[:2]:
+        if reads_other_sequence(running) or getattr(running.module, "is_cross_attention", False) is True:
+            return True
+    if num_queries in (1, num_keys) or causal:
+        return False
+    if mask is None or mask.dim() < 2 or mask.shape[-2] == 1:
+        return True
+    visible = mask if mask.dtype == torch.bool else mask > -65504.0
+    # Under causality the last row sees a key that the first does not.
+    last = visible[..., -1, :] & ~visible[..., 0, :]
+    return not bool(last.any())
+
+
+def _is_wanted(wanted: tuple[int | str, ...] | None, number: int, name: str) -> bool:
+    return wanted is None or any(
+        number == one if isinstance(one, int) else name == one or name.startswith(one + ".") for one in wanted
+    )
+
+
+def _facts(model: nn.Module | None) -> dict[str, str | int | float]:
+    from headwise import __version__
+
+    facts: dict[str, str | int | float] = {
+        "headwise": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if "transformers" in sys.modules:
+        facts["transformers"] = str(sys.modules["transformers"].__version__)
+    if model is not None:
+        facts["model"] = type(model).__name__
+        parameter = next(model.parameters(), None)
+        if parameter is not None:
+            facts["dtype"] = str(parameter.dtype).removeprefix("torch.")
+            facts["device"] = str(parameter.device)
+    return facts

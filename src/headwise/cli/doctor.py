@@ -1,0 +1,92 @@
+"""Say what is installed, which devices there are, and which kernel would run and why others would not."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from headwise.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+# A package, and what to install for it.
+_PACKAGES = {
+    "torch": "headwise",
+    "numpy": "headwise",
+    "pandas": "headwise",
+    "safetensors": "headwise",
+    "jinja2": "headwise",
+    "rich": "headwise",
+    "transformers": "headwise[hf]",
+    "gguf": "headwise[gguf]",
+    "accelerate": "headwise[gguf]",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`headwise doctor` takes no arguments."""
+    del parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; exit code 4 if a package is missing that headwise cannot do without."""
+    del arguments
+    needed = []
+    print(f"headwise      {_version('headwise') or 'not installed as a package'}")
+    print(f"python        {platform.python_version()} on {platform.platform()}")
+    for package, install in _PACKAGES.items():
+        found = _version(package)
+        print(f"{package:<13} {found}" if found else f'{package:<13} missing: pip install "{install}"')
+        if found is None and install == "headwise":
+            needed.append(package)
+    if "torch" not in needed:
+        print("\n".join(("", *_devices(), "", *_kernels())))
+    if needed:
+        raise MissingPackageError(f"headwise cannot run without {', '.join(needed)}; pip install headwise")
+    return 0
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _devices() -> Iterator[str]:
+    import torch
+
+    from headwise.models.devices import present
+
+    for device in present():
+        if device.startswith("cuda"):
+            memory = torch.cuda.get_device_properties(device).total_memory / 2**30
+            yield f"device        {device}: {torch.cuda.get_device_name(device)}, {memory:.0f} GiB"
+        else:
+            about = f": {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+            yield f"device        {device}{about if device == 'cpu' else ''}"
+
+
+def _kernels() -> Iterator[str]:
+    """The chooser's own words on a small call of each kind that a model makes."""
+    import torch
+
+    from headwise.call import AttentionCall
+    from headwise.kernels import choose
+    from headwise.models.devices import present
+
+    for device in present():
+        for dtype in (torch.float32, torch.bfloat16):
+            q = torch.zeros(1, 2, 8, 16, device=device, dtype=dtype)
+            name = f"{device}, {str(dtype).removeprefix('torch.')}"
+            try:
+                choice = choose(AttentionCall(q=q, k=q, v=q, causal="upper_left"))
+            except ValueError as error:
+                yield f"kernel        {name}: {error}"
+                continue
+            yield f"kernel        {name}: {choice.kernel} ({choice.reason})"
+            for kernel, why in choice.refused:
+                yield f"              {'':<{len(name)}}  not {kernel}: {why}"

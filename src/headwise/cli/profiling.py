@@ -1,0 +1,169 @@
+"""Measure what each attention head does while a model reads a text: heads, not time.
+
+MODEL is a hub name, a folder as save_pretrained writes it, or a .gguf file.
+
+  headwise profile bert-base-uncased --text "The animal did not cross the street."
+  headwise profile ./my-model --file notes.txt --out report.html --save run.headwise
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwise.errors import InputError
+
+if TYPE_CHECKING:
+    from headwise.cli.recording import Recording
+    from headwise.cli.windows import Windows
+    from headwise.models.opening import OpenedModel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `headwise profile`."""
+    from headwise.cli import outputs
+
+    parser.add_argument("model", metavar="MODEL", help="hub name, folder or .gguf file")
+    text = parser.add_mutually_exclusive_group(required=True)
+    text.add_argument("--text", help="what the model reads")
+    text.add_argument("--file", metavar="FILE", help="a UTF-8 text, cut into windows; - is standard input")
+    outputs.add_arguments(parser, save=True)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
+    parser.add_argument(
+        "--dtype", default="auto", help="auto, float32, bfloat16, float16, float64 (default: as stored)"
+    )
+    parser.add_argument(
+        "--attn-implementation", metavar="NAME", help="sdpa, eager, ... (default: the model's)"
+    )
+    parser.add_argument("--layers", metavar="LIST", help="only these: 0,3-5, or module paths")
+    parser.add_argument("--window", metavar="N", type=_count, help="tokens of a window of --file")
+    parser.add_argument("--batch-size", metavar="N", type=_count, help="windows read at once")
+    parser.add_argument(
+        "--verify", action="store_true", help="compare weights times values with the model's output"
+    )
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="let the model's repository run its own code"
+    )
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="open weights that exist only as pickle, which can run code",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check everything that can be checked, open the model, record, write, print."""
+    from headwise.cli import outputs, recording, soundness, tables, windows
+    from headwise.cli.failures import INTERRUPTED, say
+
+    layers = parse_layers(arguments.layers)
+    if arguments.text is not None:
+        if arguments.window is not None:
+            raise InputError("--window cuts a --file; --text is read whole")
+        text = windows.checked(arguments.text, "--text")
+    else:
+        text = windows.read_text(arguments.file)
+    planned = outputs.plan(arguments, reads=_reads(arguments))
+    opened = _open(arguments)
+    if arguments.text is not None:
+        cut = windows.whole(opened, text)
+    else:
+        cut = windows.cut(opened, text, arguments.window)
+    recorded = recording.record(
+        opened, cut, batch_size=arguments.batch_size, layers=layers, verify=arguments.verify
+    )
+    profile = recorded.profile
+    soundness.require_sound(profile, opened, layers)
+    source = "--text" if arguments.text is not None else "stdin" if arguments.file == "-" else arguments.file
+    profile.info.update(_facts(opened, cut, recorded, source))
+    outputs.write(planned, profile)
+    if arguments.json == outputs.STDOUT:
+        sys.stdout.write(outputs.as_json(profile))
+    else:
+        tables.show(profile, planned)
+    if recorded.stopped:
+        say(f"interrupted: kept {recorded.windows} of {len(cut.ids)} windows")
+        return INTERRUPTED
+    return 0
+
+
+def parse_layers(value: str | None) -> list[int | str] | None:
+    """What `--layers` asks for: numbers, ranges of numbers, module paths.
+
+    Raises:
+        InputError: A range runs backwards, or an entry is empty.
+    """
+    if value is None:
+        return None
+    layers: list[int | str] = []
+    for entry in map(str.strip, value.split(",")):
+        if span := re.fullmatch(r"L?(\d+)-L?(\d+)", entry):
+            first, last = int(span[1]), int(span[2])
+            if first > last:
+                raise InputError(f"--layers {value}: the range {entry} runs backwards; write {last}-{first}")
+            layers.extend(range(first, last + 1))
+        elif number := re.fullmatch(r"L?(\d+)", entry):
+            layers.append(int(number[1]))
+        elif entry and not re.fullmatch(r"[-\d]+", entry):
+            layers.append(entry)
+        else:
+            raise InputError(
+                f"--layers {value!r}: expected numbers, ranges or module paths, as in 0,3-5; got {entry!r}"
+            )
+    return layers
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
+def _reads(arguments: argparse.Namespace) -> list[Path]:
+    names = [arguments.model, *([arguments.file] if arguments.file not in (None, "-") else [])]
+    return [path for name in names if (path := Path(name).expanduser()).is_file()]
+
+
+def _open(arguments: argparse.Namespace) -> OpenedModel:
+    from rich.console import Console
+
+    from headwise.models.opening import open_model
+
+    with Console(file=sys.stderr).status(f"Opening {Path(arguments.model).name} ..."):
+        return open_model(
+            arguments.model,
+            device=arguments.device,
+            dtype=arguments.dtype,
+            attn_implementation=arguments.attn_implementation,
+            trust_remote_code=arguments.trust_remote_code,
+            allow_pickle=arguments.allow_pickle,
+        )
+
+
+def _facts(
+    opened: OpenedModel, cut: Windows, recorded: Recording, source: str
+) -> dict[str, str | int | float]:
+    """What a page and a table say about the run."""
+    notes = list(opened.notes)
+    if cut.why:
+        notes.append(f"windows have {cut.why}")
+    if opened.kind == "encoder-decoder":
+        notes.append("the decoder read the same text, one token later")
+    if recorded.stopped:
+        notes.append(f"interrupted: {recorded.windows} of {len(cut.ids)} windows were read")
+    return {
+        "model": opened.name,
+        "kind": opened.kind,
+        "dtype": opened.dtype,
+        "device": str(opened.device),
+        "attention": str(getattr(opened.model.config, "_attn_implementation", None) or ""),
+        "source": source,
+        "windows": recorded.windows,
+        "window": cut.length,
+        "tokens": recorded.tokens,
+        "sequences": recorded.windows,
+        "notes": "; ".join(notes),
+    }

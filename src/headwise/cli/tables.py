@@ -1,0 +1,195 @@
+"""A profile in the terminal: a header, the heads that stand out, a line a layer, what was not measured."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from rich.console import Console
+    from rich.table import Table
+
+    from headwise.cli.outputs import Output
+    from headwise.profile import Profile
+
+# Measure, heading, decimals. A layer shows the mean over its heads, of max_score the maximum.
+_COLUMNS = (
+    ("self_focus", "self", 3),
+    ("first", "first", 3),
+    ("previous", "prev", 3),
+    ("entropy_ratio", "entropy", 3),
+    ("distance", "distance", 1),
+    ("max_score", "max score", 2),
+)
+_LEFT_OUT = {
+    "masked_rows": "with no visible key",
+    "padded_rows": "of padding",
+    "nonfinite_rows": "with NaN or infinite scores",
+}
+_UNSEEN_SHOWN = 6
+
+
+def show(profile: Profile, written: Sequence[Output] = (), console: Console | None = None) -> None:
+    """Print a profile, and where it was written to."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = console or Console(highlight=False)
+    table = profile.table()
+    console.print(Text(_header(profile, table), style="bold"))
+    if facts := _facts(profile):
+        console.print(Text(facts))
+    for note in filter(None, str(profile.info.get("notes", "")).split("; ")):
+        console.print(Text(f"Note: {note}", style="yellow"))
+    console.print()
+    _highlights(profile, console)
+    console.print(_layers(profile, table, wide=console.width >= 100))
+    console.print(Text(_legend(profile), style="dim"))
+    for line in _left_out(table):
+        console.print(Text(line, style="yellow"))
+    if (verified := _verified(profile)) is not None:
+        console.print(verified)
+    _unseen(profile, console)
+    for output in written:
+        console.print(Text(f"Wrote {output.path}"), soft_wrap=True)
+
+
+def _header(profile: Profile, table: pd.DataFrame) -> str:
+    name = profile.info.get("model") or "profile"
+    heads = sorted({layer.num_heads for layer in profile.layers})
+    each = f"{heads[0]}" if len(heads) == 1 else f"{heads[0]} to {heads[-1]}"
+    total = len(table.drop_duplicates(["layer", "head"]))
+    return f"{name}: {len(profile.layers)} attention layers x {each} heads = {total}"
+
+
+def _facts(profile: Profile) -> str:
+    info = profile.info
+    facts = []
+    if "windows" in info and "tokens" in info:
+        windows = "1 window" if info["windows"] == 1 else f"{info['windows']:,} windows"
+        facts.append(f"{info.get('source', 'text')}: {windows}, {info['tokens']:,} tokens")
+    if info.get("dtype"):
+        facts.append(f"{info['dtype']} on {info.get('device', '?')}")
+    if info.get("attention"):
+        facts.append(f"attention: {info['attention']}")
+    return "; ".join(facts)
+
+
+def _highlights(profile: Profile, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Text("What stands out", style="bold"))
+    for highlight in profile.highlights():
+        sentence = Text(f"- {highlight.sentence}")
+        sentence.highlight_words(highlight.heads, style="cyan")
+        console.print(Padding(sentence, (0, 0, 0, 1), expand=False))
+    console.print()
+
+
+def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    shown = [column for column in _COLUMNS if column[0] in profile.measures]
+    keys = [name for name in ("kind", "phase") if table[name].nunique() > 1]
+    leads = "self_focus" in profile.measures
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    grid.add_column("layer", no_wrap=True)
+    for key in keys:
+        grid.add_column(key, no_wrap=True)
+    for _, heading, _ in shown:
+        grid.add_column(heading, justify="right", no_wrap=True)
+    if leads:
+        grid.add_column("most self", no_wrap=True)
+    if wide:
+        grid.add_column("module", overflow="fold", style="dim")
+    for group, heads in table.groupby(["layer", *keys], sort=True):
+        cells = [f"L{group[0]}", *map(str, group[1:])]
+        cells += [_number(_pooled(heads, measure), decimals) for measure, _, decimals in shown]
+        if leads:
+            defined = heads[heads["self_focus"].notna()].sort_values("self_focus")
+            best = defined[["label", "self_focus"]].itertuples(index=False)
+            cells.append("-" if defined.empty else "{} {:.3f}".format(*list(best)[-1]))
+        if wide:
+            cells.append(_escaped(heads["name"].iloc[0]))
+        grid.add_row(*cells)
+    return grid
+
+
+def _pooled(heads: pd.DataFrame, measure: str) -> float:
+    from headwise.measures.catalogue import BY_NAME
+
+    values = heads[measure]
+    return float(values.max() if BY_NAME[measure].summary == "max" else values.mean())
+
+
+def _number(value: float, decimals: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+
+
+def _escaped(text: Any) -> str:
+    from rich.markup import escape
+
+    return escape(str(text))
+
+
+def _legend(profile: Profile) -> str:
+    meanings = {
+        "self_focus": "self: weight on the own token; most self: the head with the most",
+        "first": "first: weight on the first token",
+        "previous": "prev: weight on the token before",
+        "entropy_ratio": "entropy: 1 = even, 0 = one key",
+        "distance": "distance: tokens",
+        "max_score": "max score: largest scaled logit of any head",
+    }
+    shown = [meaning for measure, meaning in meanings.items() if measure in profile.measures]
+    return f"Means over the heads of a layer. {'; '.join(shown)}; -: undefined."
+
+
+def _left_out(table: pd.DataFrame) -> list[str]:
+    """Rows that no mean contains; a row is counted once, not once a head."""
+    lines = []
+    for column, what in _LEFT_OUT.items():
+        per_head = table.groupby(["layer", "head"])[column].sum()
+        if len(per_head) and (most := int(per_head.max())):
+            layers = sorted({int(layer) for layer, _ in per_head[per_head > 0].index})
+            where = "every layer" if len(layers) == table["layer"].nunique() else _listed(layers)
+            lines.append(f"Left out of every mean: up to {most:,} rows a head {what}, in {where}.")
+    return lines
+
+
+def _listed(layers: list[int]) -> str:
+    names = [f"L{layer}" for layer in layers[:8]]
+    return ", ".join(names) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
+
+
+def _verified(profile: Profile) -> Any | None:
+    from rich.text import Text
+
+    worst = profile.verified
+    if worst is None:
+        return None
+    eps = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(str(profile.info.get("dtype")))
+    limit = 1e-5 if eps is None else 2 * eps
+    passed = worst <= limit
+    verdict = "Verified" if passed else "NOT VERIFIED"
+    text = f"{verdict}: weights x values are within {worst:.1e} of the model's output (limit {limit:.1e})."
+    return Text(text, style="green" if passed else "bold red")
+
+
+def _unseen(profile: Profile, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if not profile.unseen:
+        return
+    console.print(Text("Not measured", style="bold yellow"))
+    for unseen in profile.unseen[:_UNSEEN_SHOWN]:
+        text = f"- {unseen.name or 'outside any module'} ({unseen.count}x): {unseen.reason}; {unseen.way_out}"
+        console.print(Padding(Text(text), (0, 0, 0, 1), expand=False))
+    if len(profile.unseen) > _UNSEEN_SHOWN:
+        console.print(Text(f"  and {len(profile.unseen) - _UNSEEN_SHOWN} more"))

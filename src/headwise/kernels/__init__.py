@@ -1,0 +1,7 @@
+"""Row statistics of an attention call: one protocol, several implementations, one chooser that can say why."""
+
+from headwise.kernels.chooser import KERNELS, Choice, choose, row_statistics
+from headwise.kernels.geometry import Geometry, geometry_of
+from headwise.kernels.protocol import Kernel, RowStatistics
+
+__all__ = ["KERNELS", "Choice", "Geometry", "Kernel", "RowStatistics", "choose", "geometry_of", "row_statistics"]

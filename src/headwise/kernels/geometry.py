@@ -1,0 +1,204 @@
+"""Geometry: which keys each row sees, which key is its own, and which rows are real.
+
+Everything here follows from the mask, the causal limit and the shapes, not from q and k, so layers that share a mask
+share it. Memory is linear: the mask is read some rows at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.equations import causal_alignment, visible_keys, window_sides
+
+BLOCK_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the rows of a call stand. `b` is B or 1, `h` is H or 1; all int64 but `real` and `own_visible`.
+
+    Attributes:
+        num_keys: M.
+        visible: Visible keys per row, n_i `[b, h, N]`.
+        own: The own key self(i) `[b, N]`; -1 where undefined (cross-attention).
+        own_visible: Whether row i may see its own key `[b, h, N]`, and the same for its neighbours.
+        previous_visible: Whether it may see `self(i) - 1`.
+        next_visible: Whether it may see `self(i) + 1`.
+        first: The first key of the row's sequence that any row may see, f `[b, N]`; -1 if there is none.
+        first_visible: Whether row i may see f `[b, h, N]`.
+        real: Rows that are no padding, bool `[b, N]`.
+        segment: Number of the packed sequence that a row belongs to `[b, N]`, or None when nothing is packed.
+        spans: First and one-past-last visible key per row `[b, h, N, 2]`; a row that sees nothing has (M, 0).
+    """
+
+    num_keys: int
+    visible: Tensor
+    own: Tensor
+    own_visible: Tensor
+    previous_visible: Tensor
+    next_visible: Tensor
+    first: Tensor
+    first_visible: Tensor
+    real: Tensor
+    segment: Tensor | None
+    spans: Tensor
+
+    @cached_property
+    def row_spans(self) -> tuple[list[int], list[int]]:
+        """First and one-past-last key that any sequence or head sees, per row: host lists, for loops over tiles."""
+        return self.spans[..., 0].amin((0, 1)).tolist(), self.spans[..., 1].amax((0, 1)).tolist()
+
+
+def geometry_of(call: AttentionCall) -> Geometry:
+    """The geometry of a call: see `Geometry`."""
+    _, _, N, M = call.sizes
+    counts, spans, seen = _scan(call)
+    device = counts.device
+    row = torch.arange(N, device=device)
+    own, standing = _own_keys(call, counts, spans, row)
+    segment = _segments(spans, counts, seen) if call.mask is not None and N == M and not call.is_cross else None
+    first = _first_keys(seen, segment, N)
+    if call.real is not None:
+        real = call.real.to(device, torch.bool)
+    elif call.mask is None:
+        real = torch.ones_like(row, dtype=torch.bool)[None]
+    else:
+        # A key that no row may see is padding, and in self-attention so is its row.
+        real = seen.gather(-1, standing.clamp(0, M - 1).expand(len(seen), N)) | (standing < 0) | (standing >= M)
+    looks = [_sees(call, own + step, own >= 0) for step in (0, -1, 1)] + [_sees(call, first, first >= 0)]
+    return Geometry(M, counts, own, looks[0], looks[1], looks[2], first, looks[3], real, segment, spans)
+
+
+def _scan(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
+    """Count of visible keys and their span per row, and the keys that any row of the sequence sees `[b, M]`."""
+    B, H, N, M = call.sizes
+    device = call.q.device
+    key = torch.arange(M, device=device)
+    one_row = _rows_alike(call)
+    mask_shape = (1, 1) if call.mask is None else ((1, 1, 1, 1) + tuple(call.mask.shape))[-4:-2]
+    b, h = mask_shape
+    step = max(1, BLOCK_ELEMENTS // max(1, b * h * M))
+    counts, spans = [], []
+    seen = torch.zeros(b, M, dtype=torch.bool, device=device)
+    for start in range(0, 1 if one_row else N, step):
+        rows = slice(start, min(N, start + step))
+        rows = slice(0, 1) if one_row else rows
+        visible = _visible(call, rows)
+        if visible is None:
+            visible = torch.ones(1, M, dtype=torch.bool, device=device)
+        visible = visible.expand(b, h, rows.stop - rows.start, M)
+        low = torch.where(visible, key, M).amin(-1)
+        high = torch.where(visible, key + 1, 0).amax(-1)
+        counts.append(visible.sum(-1))
+        spans.append(torch.stack((low, high), -1))
+        seen |= visible.any(-2).any(1)
+    count, span = torch.cat(counts, 2), torch.cat(spans, 2)
+    if one_row:
+        count, span = count.expand(b, h, N), span.expand(b, h, N, 2)
+    return count, span, seen
+
+
+def _visible(call: AttentionCall, rows: slice = slice(None), keys: slice = slice(None)) -> Tensor | None:
+    _, _, N, M = call.sizes
+    return visible_keys(
+        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=rows, keys=keys,
+        hide_below=call.hide_below, device=call.q.device,
+    )  # fmt: skip
+
+
+def _rows_alike(call: AttentionCall) -> bool:
+    """Whether every row sees the same keys because nothing depends on the row (a key-padding mask, or no mask)."""
+    if call.causal is not None or call.window is not None:
+        return False
+    mask = call.mask
+    return mask is None or mask.dim() < 2 or mask.shape[-2] == 1 or mask.stride(-2) == 0
+
+
+def _own_keys(call: AttentionCall, counts: Tensor, spans: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """The own key self(i), and the key that stands where row i stands (hidden or not), each `[b, N]`; -1: undefined.
+
+    self(i) is i where N == M; under a causal mask and with a single query the largest visible key; else undefined.
+    """
+    _, _, N, M = call.sizes
+    undefined = torch.full_like(row, -1)[None]
+    if call.is_cross:
+        return undefined, undefined
+    if N == M:
+        return row[None], row[None]
+    last = (spans[..., 1] - 1).amax(1)
+    if call.causal is not None:
+        return last, (row + (M - N if call.causal == "lower_right" else 0))[None]
+    if N == 1:
+        return last, last
+    if call.mask is None:
+        return undefined, undefined
+    # A mask is causal if, from row to row, the last visible key moves on by one (or stays, on padded rows).
+    steps = last.diff(dim=-1)
+    empty = counts.amax(1) == 0
+    moves = (steps == 1) | (steps == 0) | empty[:, :-1] | empty[:, 1:]
+    causal = moves.all(-1, keepdim=True) & (steps == 1).any(-1, keepdim=True)
+    # Padded rows see no further than the last real key, so the furthest reach tells where all rows stand.
+    offset = torch.where(empty, -M, last - row).amax(-1, keepdim=True)
+    return torch.where(causal, last, -1), torch.where(causal, row + offset, -1)
+
+
+def _segments(spans: Tensor, counts: Tensor, seen: Tensor) -> Tensor | None:
+    """Packed sequences, from a mask alone: position t begins a new one if no row looks across it.
+
+    Lone positions (a random mask makes some) are not taken for sequences: then nothing is packed.
+    """
+    low, high = spans[..., 0].amin(1), spans[..., 1].amax(1)
+    reach_back = low.flip(-1).cummin(-1).values.flip(-1)
+    reach_on = high.cummax(-1).values
+    t = torch.arange(low.shape[-1], device=low.device)
+    begins = (reach_back >= t) & torch.cat((reach_on.new_zeros(reach_on.shape[0], 1), reach_on[:, :-1]), -1).le(t)
+    segment = begins.long().cumsum(-1) - begins[:, :1].long()
+    used = seen | (counts.amax(1) > 0)
+    size = torch.zeros_like(segment).scatter_add_(-1, segment, used.long())
+    packed = ((size > 0).sum(-1) > 1) & ((size == 0) | (size >= 2)).all(-1)
+    if not bool(packed.any()):
+        return None
+    return torch.where(packed[:, None], segment, 0)
+
+
+def _first_keys(seen: Tensor, segment: Tensor | None, num_queries: int) -> Tensor:
+    """f per row `[b, N]`: the first key of its sequence that any row may see, -1 if there is none."""
+    b, M = seen.shape
+    key = torch.arange(M, device=seen.device)
+    where = torch.where(seen, key, M).expand(b, M)
+    if segment is not None:
+        best = torch.full_like(segment, M).scatter_reduce_(-1, segment, where, "amin").gather(-1, segment)
+    else:
+        best = where.amin(-1, keepdim=True).expand(b, num_queries)
+    return torch.where(best < M, best, -1)
+
+
+def _sees(call: AttentionCall, key: Tensor, defined: Tensor) -> Tensor:
+    """Whether row i may see the key `key[b, i]`, bool `[b, h, N]`, reading one mask entry per row."""
+    _, _, N, M = call.sizes
+    inside = defined & (key >= 0) & (key < M)
+    index = key.clamp(0, M - 1)
+    visible = inside[:, None]
+    if call.mask is not None:
+        mask = call.mask if call.mask.dim() >= 2 else call.mask[None, :]
+        mask = mask[(None,) * (4 - mask.dim())]
+        b = max(mask.shape[0], index.shape[0])
+        mask = mask.expand(b, mask.shape[1], N, M)
+        entry = mask.gather(-1, index[:, None, :, None].expand(b, mask.shape[1], N, 1)).squeeze(-1)
+        visible = visible & (entry if entry.dtype == torch.bool else entry > call.hide_below)
+    alignment = causal_alignment(call.causal)
+    left, right = window_sides(call.window)
+    offset = M - N if alignment == "lower_right" else 0
+    position = torch.arange(N, device=key.device) + offset
+    if alignment is not None:
+        right = 0
+    if right is not None:
+        visible = visible & (key <= position + right)[:, None]
+    if left is not None:
+        visible = visible & (key >= position - left)[:, None]
+    return visible

@@ -1,0 +1,186 @@
+"""Row statistics in plain torch: any device, any floating dtype, memory linear in M.
+
+Scores are made a tile at a time (some sequences, some key-value heads, some rows, every key they may see), reduced,
+and dropped; no N x M tensor ever exists. All sums are relative to the row maximum, so nothing overflows and nothing
+cancels: the first key is set aside before summing (what it leaves over is then exact even when it has nearly all the
+weight), and the distance is summed as it stands instead of as a difference of two large numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.equations import bias_of, cut, visible_keys
+from headwise.kernels.geometry import Geometry
+from headwise.kernels.protocol import STATISTICS, RowStatistics
+
+TILE_ELEMENTS = 1 << 20
+"""Scores held at once: 4 MB in float32, which a CPU's cache can hold and a GPU can still keep busy."""
+
+NEGLIGIBLE = -1e4
+"""Relative scores below this have weight 0 in every dtype; clamping them there keeps 0 * score finite."""
+
+
+class PortableKernel:
+    """The kernel that runs everywhere."""
+
+    name = "portable"
+
+    def refuses(self, call: AttentionCall) -> str | None:
+        """None: it runs every call."""
+        return None
+
+    def run(self, call: AttentionCall, geometry: Geometry) -> RowStatistics:
+        """The row statistics of a call."""
+        B, H, N, _ = call.sizes
+        dtype = torch.promote_types(call.q.dtype, torch.float32)
+        out = {name: torch.empty(B, H, N, dtype=dtype, device=call.q.device) for name in STATISTICS}
+        argmax = torch.empty(B, H, N, dtype=torch.int64, device=call.q.device)
+        for tile in _tiles(call, geometry):
+            place = (tile.batch, tile.heads, tile.rows)
+            scores = _scores(call, tile, dtype)
+            for name, value in _reduce(call, geometry, tile, scores).items():
+                (argmax if name == "argmax" else out[name])[place] = value
+        return RowStatistics(**out, argmax=argmax, geometry=geometry, has_sinks=call.sinks is not None)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Some sequences, the query heads of some key-value heads, some rows, and the keys that they may see."""
+
+    batch: slice
+    heads: slice
+    kv_heads: slice
+    rows: slice
+    keys: slice
+
+
+def _tiles(call: AttentionCall, geometry: Geometry) -> Iterator[_Tile]:
+    B, H, N, M = call.sizes
+    kv_heads = call.k.shape[1]
+    group = H // kv_heads
+    # Many rows first (one matrix product), then heads, then sequences.
+    rows = min(N, max(1, TILE_ELEMENTS // max(1, group * M)), 256)
+    heads = min(kv_heads, max(1, TILE_ELEMENTS // max(1, group * rows * M)))
+    batch = min(B, max(1, TILE_ELEMENTS // max(1, group * heads * rows * M)))
+    limited = call.causal is not None or call.window is not None or call.mask is not None
+    # Reading the spans waits for a device; there, only what is known without asking is skipped.
+    low, high = geometry.row_spans if limited and call.q.device.type == "cpu" else ([0] * N, [M] * N)
+    for r in range(0, N, rows):
+        span = slice(r, min(N, r + rows))
+        keys = slice(min(low[span]), max(high[span]))
+        keys = keys if keys.start < keys.stop else slice(0, 1)  # nothing visible: one hidden key says so
+        for b in range(0, B, batch):
+            for h in range(0, kv_heads, heads):
+                kv = slice(h, min(kv_heads, h + heads))
+                queries = slice(kv.start * group, kv.stop * group)
+                yield _Tile(slice(b, min(B, b + batch)), queries, kv, span, keys)
+
+
+def _scores(call: AttentionCall, tile: _Tile, dtype: torch.dtype) -> Tensor:
+    """The tile's scores `[b, h, R, m]`, -inf at hidden keys (eq. 1 before the softmax)."""
+    _, _, N, M = call.sizes
+    scale = 1 / math.sqrt(call.q.shape[-1]) if call.scale is None else call.scale
+    q = call.q[tile.batch, tile.heads, tile.rows].to(dtype)
+    k = call.k[tile.batch, tile.kv_heads, tile.keys].to(dtype)
+    b, h, R, d = q.shape
+    # The query heads of one key-value head lie one under the other, so that k is never repeated.
+    s = (q.reshape(b, k.shape[1], -1, d) @ k.transpose(-2, -1)).view(b, h, R, k.shape[2])
+    s *= scale
+    if call.softcap is not None:
+        s.div_(call.softcap).tanh_().mul_(call.softcap)
+    bias = bias_of(call.mask)
+    if bias is not None:
+        s += _part(cut(bias, tile.rows, tile.keys), tile)
+    visible = visible_keys(
+        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.rows, keys=tile.keys,
+        hide_below=call.hide_below, device=s.device,
+    )  # fmt: skip
+    return s if visible is None else s.masked_fill_(~_part(visible, tile), -math.inf)
+
+
+def _part(x: Tensor, tile: _Tile) -> Tensor:
+    """The tile's sequences and heads of something that broadcasts to `[B, H, ...]`."""
+    x = x[(None,) * (4 - x.dim())]
+    x = x[tile.batch] if x.shape[0] > 1 else x
+    return x[:, tile.heads] if x.shape[1] > 1 else x
+
+
+def _reduce(call: AttentionCall, geometry: Geometry, tile: _Tile, s: Tensor) -> dict[str, Tensor]:
+    """Every statistic of the tile's rows, each `[b, h, R]`, from its scores `s [b, h, R, m]`, which are used up."""
+    top, argmax = s.max(-1)
+    shift = top
+    if call.sinks is not None:
+        logit = call.sinks[tile.heads].to(s.dtype)[:, None]
+        shift = torch.maximum(top, logit)
+    shift = shift.masked_fill(shift == -math.inf, 0.0)
+    x = s.sub_(shift[..., None])
+    e = torch.exp(x)
+    x.clamp_(min=NEGLIGIBLE)
+
+    own, first = (_rows(key, tile) for key in (geometry.own, geometry.first))
+    e_own, e_previous, e_next = (_pick(e, own + step - tile.keys.start, own >= 0) for step in (0, -1, 1))
+    at_first = first - tile.keys.start
+    e_first, x_first = (_pick(t, at_first, first >= 0) for t in (e, x))
+    _erase(e, at_first, first >= 0)
+
+    mass = e.sum(-1)
+    moment = torch.linalg.vecdot(e, x)
+    key = torch.arange(tile.keys.start, tile.keys.stop, device=s.device)
+    away = (own[..., None] - key).abs().to(s.dtype)[:, None]
+    travelled = (e * away).sum(-1) + e_first * (own - first).abs()[:, None]
+    squares = torch.linalg.vecdot(e, e) + e_first * e_first
+    total_keys = mass + e_first
+    sink = torch.zeros_like(mass)
+    if call.sinks is not None:
+        sink = torch.exp(logit - shift)
+        mass = mass + sink
+        moment = moment + sink * (logit - shift).clamp(min=NEGLIGIBLE)
+
+    total = mass + e_first
+    nothing = total == 0
+    total = total.masked_fill(nothing, 1.0)
+    log_total = torch.log(total)
+    return {
+        "lse": (shift + log_total).masked_fill(nothing, -math.inf),
+        "max_score": top,
+        "argmax": argmax + tile.keys.start,
+        "entropy": log_total - (moment + e_first * x_first) / total,
+        "own": e_own / total,
+        "previous": e_previous / total,
+        "next": e_next / total,
+        "first": e_first / total,
+        "rest": mass / total,
+        "entropy_rest": torch.log(mass) - moment / mass,
+        "distance": travelled / total_keys,
+        "ipr": squares / (total * total),
+        "sink": sink / total,
+    }
+
+
+def _rows(keys: Tensor, tile: _Tile) -> Tensor:
+    """The tile's part of key indices `[b, N]`."""
+    return (keys[tile.batch] if keys.shape[0] > 1 else keys)[:, tile.rows]
+
+
+def _index(t: Tensor, at: Tensor, defined: Tensor) -> tuple[Tensor, Tensor]:
+    valid = (defined & (at >= 0) & (at < t.shape[-1]))[:, None].expand(t.shape[:-1])
+    return at.clamp(0, t.shape[-1] - 1)[:, None].expand(t.shape[:-1])[..., None], valid
+
+
+def _pick(t: Tensor, at: Tensor, defined: Tensor) -> Tensor:
+    """`t[b, h, i, at[b, i]]`, 0 where that key is outside the tile or undefined."""
+    index, valid = _index(t, at, defined)
+    return torch.where(valid, t.gather(-1, index).squeeze(-1), 0.0)
+
+
+def _erase(t: Tensor, at: Tensor, defined: Tensor) -> None:
+    """Set `t[b, h, i, at[b, i]]` to 0 where it is defined."""
+    index, valid = _index(t, at, defined)
+    t.scatter_(-1, index, torch.where(valid[..., None], 0.0, t.gather(-1, index)))

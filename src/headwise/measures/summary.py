@@ -1,0 +1,143 @@
+"""From the rows of one attention call to the sums that a profile adds up, on the call's own device, in float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.kernels import RowStatistics
+from headwise.measures.rows import FUNCTIONS, counted, nonfinite
+
+OFFSETS = range(-8, 9)
+"""Offsets self(i) - argmax that are counted one by one; a last bin holds all others."""
+
+POSITION_BINS = 24
+"""Bin b holds positions 2^b - 1 .. 2^(b+1) - 2 after the first real key: 0 | 1-2 | 3-6 | 7-14 | ..."""
+
+CHUNK_ELEMENTS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Part:
+    """The sums of one call. H heads, K measures (in the order asked for), C sequences, P position bins.
+
+    Attributes:
+        counts: Rows that count, fully masked, padded and non-finite rows `[4, H]`; every row is one of these.
+        rows: Rows where the measure is defined `[K, H]`.
+        mean: Their mean `[K, H]` (0 with no rows).
+        m2: Sum of squared deviations from the mean `[K, H]`.
+        low: Smallest value `[K, H]` (+inf with no rows).
+        high: Largest value `[K, H]` (-inf with no rows).
+        cluster_sum: Sum over the rows of each sequence `[K, H, C]`.
+        cluster_rows: Rows of each sequence `[K, H, C]`.
+        offsets: Histogram of self(i) - argmax `[H, 18]`: -8..8, then all others.
+        bin_sum: Sum over the rows of each position bin `[K, H, P]`.
+        bin_rows: Their number `[K, H, P]`.
+    """
+
+    counts: Tensor
+    rows: Tensor
+    mean: Tensor
+    m2: Tensor
+    low: Tensor
+    high: Tensor
+    cluster_sum: Tensor
+    cluster_rows: Tensor
+    offsets: Tensor
+    bin_sum: Tensor
+    bin_rows: Tensor
+
+
+def summarise(s: RowStatistics, measures: tuple[str, ...]) -> Part:
+    """The sums of one call.
+
+    Args:
+        s: Its row statistics.
+        measures: Names of row measures.
+
+    Returns:
+        The part; sequence c is batch row `c // S`, packed sequence `c % S`, with S packed sequences at most
+        (S = 1 when nothing is packed).
+    """
+    counts_rows = counted(s)
+    step = max(1, CHUNK_ELEMENTS // max(1, counts_rows.numel()))
+    chunks = [
+        _moments(s, measures[i : i + step], counts_rows) for i in range(0, len(measures), step)
+    ]  # fmt: skip
+    sums = [torch.cat(column) for column in zip(*chunks, strict=True)]
+    return Part(_counts(s, counts_rows), *sums[:7], _offsets(s, counts_rows), *sums[7:])
+
+
+def _moments(s: RowStatistics, measures: tuple[str, ...], counts: Tensor) -> tuple[Tensor, ...]:
+    value = torch.stack([FUNCTIONS[name](s).expand(counts.shape) for name in measures]).double()
+    defined = counts & ~torch.isnan(value)
+    rows = defined.sum((1, 3)).double()
+    kept = torch.where(defined, value, 0.0)
+    mean = kept.sum((1, 3)) / rows.clamp(min=1)
+    m2 = torch.where(defined, value - mean[:, None, :, None], 0.0).square().sum((1, 3))
+    low = torch.where(defined, value, math.inf).amin((1, 3))
+    high = torch.where(defined, value, -math.inf).amax((1, 3))
+    present = defined.double()
+    bins = torch.nn.functional.one_hot(_bins(s), POSITION_BINS).double()
+    return (
+        rows,
+        mean,
+        m2,
+        low,
+        high,
+        _by_sequence(kept, s.geometry.segment),
+        _by_sequence(present, s.geometry.segment),
+        _by_bin(kept, bins),
+        _by_bin(present, bins),
+    )
+
+
+def _by_sequence(x: Tensor, segment: Tensor | None) -> Tensor:
+    """Sums `[K, H, C]` over the rows of each sequence of `x [K, B, H, N]`."""
+    K, B, H, N = x.shape
+    if segment is None:
+        return x.sum(-1).transpose(1, 2)
+    number = int(segment.max()) + 1
+    index = segment.expand(B, N)[None, :, None].expand(K, B, H, N)
+    sums = x.new_zeros(K, B, H, number).scatter_add_(-1, index, x)
+    return sums.transpose(1, 2).reshape(K, H, B * number)
+
+
+def _bins(s: RowStatistics) -> Tensor:
+    """Position bin of each row `[b, N]`: by its distance from the first real key (cross-attention: row number)."""
+    g = s.geometry
+    row = torch.arange(g.own.shape[-1], device=g.own.device)
+    position = torch.where(g.own >= 0, g.own - g.first.clamp(min=0), row).clamp(min=0)
+    return torch.log2((position + 1).double()).floor().long().clamp(max=POSITION_BINS - 1)
+
+
+def _by_bin(x: Tensor, bins: Tensor) -> Tensor:
+    """Sums `[K, H, P]` of `x [K, B, H, N]` over rows in each bin, `bins [b, N, P]` one-hot."""
+    if bins.shape[0] == 1:
+        return x.sum(1) @ bins[0]
+    return (x @ bins).sum(1)
+
+
+def _counts(s: RowStatistics, counts: Tensor) -> Tensor:
+    g = s.geometry
+    shape = counts.shape
+    real = g.real[:, None].expand(shape)
+    masked = (real & (g.visible == 0)).expand(shape)
+    broken = real & nonfinite(s)
+    return torch.stack([x.sum((0, 2)) for x in (counts, masked, ~real, broken)]).double()
+
+
+def _offsets(s: RowStatistics, counts: Tensor) -> Tensor:
+    """Histogram `[H, 18]` of self(i) - argmax over the rows that count and know their own key."""
+    own = s.geometry.own[:, None]
+    offset = own - s.argmax
+    near = (offset >= OFFSETS.start) & (offset < OFFSETS.stop)
+    index = torch.where(near, offset - OFFSETS.start, len(OFFSETS))
+    used = (counts & (own >= 0)).double()
+    B, H, N = counts.shape
+    flat = index.transpose(0, 1).reshape(H, B * N)
+    empty = used.new_zeros(H, len(OFFSETS) + 1)
+    return empty.scatter_add_(-1, flat, used.transpose(0, 1).reshape(H, B * N))

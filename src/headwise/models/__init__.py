@@ -1,0 +1,1 @@
+"""Opening models: by hub name, from a folder, from a GGUF file."""

@@ -1,0 +1,152 @@
+"""Accumulators: host float64 sums of one group of attention calls. Merging adds them; the order does not matter.
+
+A group is (layer, call, phase, kind). Means and squared deviations are merged as Chan, Golub and LeVeque (1983) do,
+so nothing is lost to cancellation. The sums per sequence give standard errors clustered by sequence: rows of one text
+are no independent samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+COUNTS = ("rows", "masked_rows", "padded_rows", "nonfinite_rows")
+MOMENTS = ("rows", "mean", "m2", "low", "high")
+CLUSTERS = ("sequences", "s", "ss", "sn", "n", "nn")
+ADDED = ("counts", "offsets", "bin_sum", "bin_rows")
+
+
+@dataclass
+class PartSums:
+    """The sums of one attention call, as numpy arrays. H heads, K measures, C sequences, P position bins.
+
+    Attributes:
+        counts: rows that count, masked, padded, non-finite `[4, H]`.
+        rows: Rows where the measure is defined `[K, H]`; then their mean, squared deviations and extremes.
+        cluster_sum: `[K, H, C]` per sequence, and the rows of each in `cluster_rows`.
+        sequences: A name for each of the C sequences: rows that come later under the same name belong to it.
+        offsets: Histogram `[H, 18]` of own key minus argmax.
+        bin_sum: `[K, H, P]` per position bin, and its rows in `bin_rows`.
+    """
+
+    counts: Array
+    rows: Array
+    mean: Array
+    m2: Array
+    low: Array
+    high: Array
+    cluster_sum: Array
+    cluster_rows: Array
+    offsets: Array
+    bin_sum: Array
+    bin_rows: Array
+    sequences: tuple[int, ...] = ()
+
+
+@dataclass
+class Accumulator:
+    """The sums of one group. `arrays` holds `counts [4, H]`, `offsets [H, 18]`, `bin_sum` and `bin_rows [K, H, P]`,
+    `rows`, `mean`, `m2`, `low`, `high` `[K, H]`, and per measure and head the sums over sequences `[K, H]`:
+    `sequences` (their number), `s` (sum S_c), `ss` (S_c^2), `sn` (S_c N_c), `n` (N_c), `nn` (N_c^2).
+    """  # noqa: D205
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    # Sequences that may go on (decoding adds rows to them): their sums so far, not squared yet.
+    open_names: tuple[int, ...] = ()
+    open_sum: Array | None = None
+    open_rows: Array | None = None
+
+    def add(self, part: PartSums) -> None:
+        """Add the rows of one call."""
+        if part.sequences == self.open_names and self.open_sum is not None and self.open_rows is not None:
+            self.open_sum = self.open_sum + part.cluster_sum
+            self.open_rows = self.open_rows + part.cluster_rows
+        else:
+            self.close()
+            self.open_names, self.open_sum, self.open_rows = part.sequences, part.cluster_sum, part.cluster_rows
+        self._combine({name: getattr(part, name) for name in (*ADDED, *MOMENTS)})
+
+    def close(self) -> None:
+        """No sequence goes on from here."""
+        if self.open_sum is not None and self.open_rows is not None:
+            self._combine(_cluster_sums(self.open_sum, self.open_rows))
+        self.open_names, self.open_sum, self.open_rows = (), None, None
+
+    def closed(self) -> Self:
+        """A copy in which no sequence is open; this one is left as it is."""
+        copy = type(self)(dict(self.arrays), self.open_names, self.open_sum, self.open_rows)
+        copy.close()
+        return copy
+
+    def merge(self, other: Accumulator) -> None:
+        """Add everything of another accumulator of the same group."""
+        self.close()
+        self._combine(other.closed().arrays)
+
+    def _combine(self, new: dict[str, Array]) -> None:
+        import numpy as np
+
+        mine = self.arrays
+        if "rows" in new and "rows" in mine:
+            rows, delta = mine["rows"] + new["rows"], new["mean"] - mine["mean"]
+            share = new["rows"] / np.maximum(rows, 1)
+            mine["m2"] = mine["m2"] + new["m2"] + delta**2 * mine["rows"] * share
+            mine["mean"] = mine["mean"] + delta * share
+            mine["rows"] = rows
+            mine["low"] = np.minimum(mine["low"], new["low"])
+            mine["high"] = np.maximum(mine["high"], new["high"])
+        elif "rows" in new:
+            mine.update({name: new[name] for name in MOMENTS})
+        for name in (*ADDED, *CLUSTERS):
+            if name in new:
+                mine[name] = mine[name] + new[name] if name in mine else new[name]
+
+    def columns(self, k: int, summary: str) -> dict[str, Any]:
+        """Columns of measure k, one value per head: value, `_std`, `_min`, `_max`, `_se`.
+
+        The standard deviation is that of the rows themselves (division by their number). The standard error is of
+        the mean, clustered by sequence; with one sequence, and for a maximum, it is NaN.
+        """
+        import numpy as np
+
+        a = self.closed().arrays
+        rows = a["rows"][k]
+        some = rows > 0
+        none = np.full_like(rows, np.nan)
+        mean = np.where(some, a["mean"][k], none)
+        low, high = (np.where(some, a[name][k], none) for name in ("low", "high"))
+        std = np.where(some, np.sqrt(np.maximum(a["m2"][k], 0) / np.maximum(rows, 1)), none)
+        is_max = summary == "max"
+        se = none if is_max else _clustered_error(*(a[name][k] for name in CLUSTERS), mean)
+        return {"": high if is_max else mean, "_std": std, "_min": low, "_max": high, "_se": se}
+
+
+def _cluster_sums(total: Array, rows: Array) -> dict[str, Array]:
+    """The sums over sequences of their totals S_c and rows N_c, each `[K, H, C]`."""
+    import numpy as np
+
+    return {
+        "sequences": np.sum(rows > 0, axis=-1, dtype=np.float64),
+        "s": total.sum(-1),
+        "ss": (total**2).sum(-1),
+        "sn": (total * rows).sum(-1),
+        "n": rows.sum(-1),
+        "nn": (rows**2).sum(-1),
+    }
+
+
+def _clustered_error(count: Array, s: Array, ss: Array, sn: Array, n: Array, nn: Array, mean: Array) -> Array:
+    """Standard error of the ratio sum S_c / sum N_c: residuals S_c - mean N_c, with the C / (C - 1) correction."""
+    import numpy as np
+
+    mean = np.where(n > 0, s / np.maximum(n, 1), mean)
+    residual = np.maximum(ss - 2 * mean * sn + mean**2 * nn, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error: Array = np.sqrt(residual * count / (count - 1)) / n
+    return np.where(count >= 2, error, np.nan)

@@ -1,0 +1,123 @@
+"""The file of a profile: safetensors for the numbers, JSON metadata for the rest. No pickle anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from headwise.errors import FileFormatError, InputError
+from headwise.profile.accumulators import Accumulator
+from headwise.profile.profiles import Profile
+from headwise.profile.records import Group, Layer, Sequence, Unseen
+
+FORMAT = "headwise-profile"
+SCHEMA = 1
+
+
+def write(profile: Profile, path: Path) -> None:
+    """Write a profile, at once or not at all."""
+    from safetensors.numpy import save
+
+    import numpy as np
+
+    layers = profile.layers
+    groups = sorted(profile.groups)
+    arrays = {
+        f"{i}/{name}": np.ascontiguousarray(array, dtype=np.float64)
+        for i, group in enumerate(groups)
+        for name, array in profile.groups[group].closed().arrays.items()
+    }
+    document = {
+        "measures": profile.measures,
+        "groups": groups,
+        "layers": [asdict(layer) for layer in layers],
+        "unseen": [asdict(unseen) for unseen in profile.unseen],
+        "sequences": [asdict(sequence) for sequence in profile.sequences],
+        "num_sequences": profile.num_sequences,
+        "info": profile.info,
+    }
+    metadata = {"format": FORMAT, "schema": str(SCHEMA), "profile": json.dumps(document, ensure_ascii=False)}
+    replace_file(path, save(arrays, metadata=metadata))
+
+
+def load(path: str | Path) -> Profile:
+    """Read a profile that `Profile.save` wrote.
+
+    Raises:
+        InputError: The file cannot be read.
+        FileFormatError: It is no profile, is damaged, or was written by a newer headwise.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as read_arrays
+
+    try:
+        arrays = read_arrays(data)
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    except (SafetensorError, ValueError) as error:
+        raise FileFormatError(f"{path}: is no headwise profile, or is damaged: {error}") from None
+    if metadata.get("format") != FORMAT:
+        raise FileFormatError(f"{path}: is a safetensors file, but no headwise profile")
+    schema = metadata.get("schema", "")
+    if schema != str(SCHEMA):
+        raise FileFormatError(
+            f"{path}: has profile format {schema!r}; this headwise reads format {SCHEMA}: upgrade headwise"
+        )
+    try:
+        return _from_document(json.loads(metadata["profile"]), arrays)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise FileFormatError(f"{path}: is damaged: {type(error).__name__}: {error}") from None
+
+
+def _from_document(document: dict[str, Any], arrays: dict[str, Any]) -> Profile:
+    profile = Profile(document["measures"])
+    for record in document["layers"]:
+        fixed = {name: tuple(record[name]) for name in ("kinds", "phases", "causal")}
+        layer = Layer(**{**record, **fixed})
+        profile._layers[layer.layer] = layer
+    for i, (layer, call, phase, kind) in enumerate(document["groups"]):
+        prefix = f"{i}/"
+        own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        shape = (len(profile.measures), profile._layers[layer].num_heads)
+        if own["mean"].shape != shape:
+            raise ValueError(f"expected sums of shape {shape} for layer {layer}; got {own['mean'].shape}")
+        profile.groups[Group(layer, call, phase, kind)] = Accumulator(own)
+    for record in document["unseen"]:
+        profile._unseen.append(Unseen(**record))
+    profile.record_sequences([Sequence(**record) for record in document["sequences"]], document["num_sequences"])
+    profile.info = document["info"]
+    return profile
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that it is whole or not there: into a neighbour first, then renamed.
+
+    Raises:
+        InputError: The folder does not exist or cannot be written.
+    """
+    try:
+        handle, neighbour = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        # A temporary file is private; what it becomes follows the user's umask like any other file.
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(neighbour).chmod(0o666 & ~umask)
+        Path(neighbour).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(neighbour).unlink()
+        raise

@@ -1,0 +1,280 @@
+"""Profile: what every head did, over everything that was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.measures.catalogue import BY_NAME
+from headwise.profile.accumulators import COUNTS, Accumulator, PartSums
+from headwise.profile.highlights import Highlight, highlights
+from headwise.profile.records import Group, Layer, Sequence, Unseen, worse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Info = dict[str, str | int | float]
+
+
+class Profile:
+    """What every attention head did: numbers per head, what was caught, and what was not.
+
+    `headwise.watch` gives one; reading it while the watch runs shows what was recorded so far.
+
+    Attributes:
+        measures: Names of the measures, in table order (`headwise.measures.catalogue` says what each means).
+        groups: The sums of each (layer, call, phase, kind).
+        info: Free facts about the run (versions, model, dtype, device, source).
+    """
+
+    def __init__(self, measures: Iterable[str] = tuple(BY_NAME)) -> None:
+        self.measures: tuple[str, ...] = tuple(measures)
+        self.groups: dict[Group, Accumulator] = {}
+        self.info: Info = {}
+        self._layers: dict[int, Layer] = {}
+        self._unseen: list[Unseen] = []
+        self._sequences: list[Sequence] = []
+        self._recorded_sequences = 0
+        # Whoever records may hold back sums on a device; called before anything is read.
+        self.pending: Callable[[], None] | None = None
+
+    # Reading
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The attention modules that were caught, in order of first call."""
+        self._settle()
+        return [self._layers[number] for number in sorted(self._layers)]
+
+    @property
+    def unseen(self) -> list[Unseen]:
+        """Attention that was not measured: where, why, and what to do."""
+        self._settle()
+        return list(self._unseen)
+
+    @property
+    def verified(self) -> float | None:
+        """The worst `max |Pv - out| / max(1, max |v|)` of all calls (`watch(verify=True)`); None if not asked for."""
+        values = [layer.verified for layer in self.layers if layer.verified is not None]
+        if not values:
+            return None
+        worst = values[0]
+        for value in values[1:]:
+            worst = worse(worst, value)
+        return worst
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """The first sequences that the model read; `num_sequences` counts all."""
+        self._settle()
+        return list(self._sequences)
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences the model read."""
+        self._settle()
+        return self._recorded_sequences
+
+    def table(self) -> pd.DataFrame:
+        """A row for each head of each (layer, call, phase, kind).
+
+        Columns: `layer, head, label, name, call, phase, kind, kv_head, rows, masked_rows, padded_rows,
+        nonfinite_rows`, then each measure (its mean over rows; `max_score`: the maximum) with `_std`, `_min`,
+        `_max` (over rows) and `_se` (of the mean, clustered by sequence). NaN = undefined.
+        """
+        import pandas as pd
+
+        self._settle()
+        tables = [self._group_table(group) for group in self._ordered()]
+        if tables:
+            return pd.concat(tables, ignore_index=True)
+        return pd.DataFrame(columns=self._column_names())
+
+    def by_position(self, measure: str) -> pd.DataFrame:
+        """The mean of a measure by position: length effects made visible.
+
+        Returns:
+            Columns `layer, head, label, call, phase, kind, start, end, rows, mean`: positions `start..end` after the
+            first real key (powers of two), for every bin that has rows.
+        """
+        import pandas as pd
+
+        k = self._index(measure)
+        records = []
+        for group in self._ordered():
+            sums = self.groups[group]
+            total, rows = sums.arrays["bin_sum"][k], sums.arrays["bin_rows"][k]
+            for head, b in zip(*rows.nonzero(), strict=True):
+                place = {"layer": group.layer, "head": int(head), "label": f"L{group.layer}H{head}"}
+                span = {"start": 2 ** int(b) - 1, "end": 2 ** (int(b) + 1) - 2}
+                numbers = {"rows": int(rows[head, b]), "mean": float(total[head, b] / rows[head, b])}
+                records.append(place | {"call": group.call, "phase": group.phase, "kind": group.kind} | span | numbers)
+        columns = ["layer", "head", "label", "call", "phase", "kind", "start", "end", "rows", "mean"]
+        return pd.DataFrame(records, columns=columns)
+
+    def offsets(self) -> pd.DataFrame:
+        """How many rows have their largest weight at each offset self(i) - argmax: -8..8 and "other"."""
+        import pandas as pd
+
+        self._settle()
+        names = [*map(str, range(-8, 9)), "other"]
+        records = []
+        for group in self._ordered():
+            sums = self.groups[group]
+            for head, counts in enumerate(sums.arrays["offsets"]):
+                place = {"layer": group.layer, "head": head, "label": f"L{group.layer}H{head}"}
+                numbers = dict(zip(names, counts.astype(int).tolist(), strict=True))
+                records.append(place | {"call": group.call, "phase": group.phase, "kind": group.kind} | numbers)
+        return pd.DataFrame(records, columns=["layer", "head", "label", "call", "phase", "kind", *names])
+
+    def highlights(self, limit: int = 5) -> list[Highlight]:
+        """The heads that stand out, in words."""
+        return highlights(self.table(), limit)
+
+    # Recording
+
+    def record(self, layer: Layer, group: Group, part: PartSums) -> None:
+        """Add the sums of one attention call."""
+        if layer.layer in self._layers:
+            known = self._layers[layer.layer]
+            if known.num_heads != layer.num_heads:
+                raise ValueError(
+                    f"layer {layer.layer} ({known.name}): expected {known.num_heads} heads as before, got {layer.num_heads}"
+                )
+            known.absorb(layer)
+        else:
+            self._layers[layer.layer] = layer
+        self.groups.setdefault(group, Accumulator()).add(part)
+
+    def record_unseen(self, name: str, reason: str, way_out: str, count: int = 1) -> bool:
+        """Note attention that was not measured; True if this is the first time."""
+        for known in self._unseen:
+            if (known.name, known.reason) == (name, reason):
+                known.count += count
+                return False
+        self._unseen.append(Unseen(name, reason, way_out, count))
+        return True
+
+    def record_sequences(self, sequences: list[Sequence], total: int) -> None:
+        """Note sequences that the model read: `sequences` are kept, `total` were read."""
+        self._sequences.extend(sequences)
+        self._recorded_sequences += total
+
+    def merge(self, other: Profile) -> Profile:
+        """Add everything that another profile of the same model recorded; returns this profile.
+
+        Merging profiles of disjoint sequences, in any order, equals recording them all at once (to 1e-12).
+
+        Raises:
+            ValueError: The profiles differ in their measures, layers or heads.
+        """
+        if self.measures != other.measures:
+            raise ValueError(
+                f"merge: both profiles must hold the same measures; got {', '.join(self.measures)} and {', '.join(other.measures)}"
+            )
+        mine, theirs = self._layers, {layer.layer: layer for layer in other.layers}
+        self._settle()
+        for number in mine.keys() & theirs.keys():
+            a, b = mine[number], theirs[number]
+            if (a.name, a.num_heads) != (b.name, b.num_heads):
+                raise ValueError(
+                    f"merge: layer {number} is {a.name!r} with {a.num_heads} heads in one profile, "
+                    f"{b.name!r} with {b.num_heads} in the other: these are not profiles of one model"
+                )
+        from copy import deepcopy
+
+        for number, layer in theirs.items():
+            if number in mine:
+                mine[number].absorb(layer)
+            else:
+                mine[number] = deepcopy(layer)
+        for group, sums in other.groups.items():
+            self.groups.setdefault(group, Accumulator()).merge(sums)
+        for unseen in other.unseen:
+            self.record_unseen(unseen.name, unseen.reason, unseen.way_out, unseen.count)
+        self.record_sequences(other.sequences, other.num_sequences)
+        self.info = {**other.info, **self.info}
+        return self
+
+    # Keeping and showing
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile to a file (safetensors with JSON metadata), replacing it at once or not at all."""
+        from headwise.profile.files import write
+
+        write(self, Path(path))
+
+    def to_html(self, path: str | Path) -> None:
+        """Write the profile as one offline page, replacing the file at once or not at all."""
+        from headwise.profile.files import replace_file
+        from headwise.report import page
+
+        replace_file(Path(path), page(self).encode())
+
+    def show(self) -> None:
+        """Open the profile's page in a browser (in a notebook, a profile shows itself)."""
+        import tempfile
+        import webbrowser
+
+        path = Path(tempfile.mkdtemp(prefix="headwise-")) / "profile.html"
+        self.to_html(path)
+        webbrowser.open(path.as_uri())
+
+    def __repr__(self) -> str:
+        table = self.table()
+        shown = [c for c in ("label", "name", "phase", "kind", "rows", *self.measures) if c in table.columns]
+        notes = [f"{len(self.layers)} attention layers, {len(table)} heads, {self.num_sequences} sequences"]
+        if self.verified is not None:
+            notes.append(f"verified: worst |Pv - out| = {self.verified:.1e}")
+        notes += [f"not measured: {u.name or 'attention outside a module'}: {u.reason}" for u in self._unseen]
+        return "\n".join([table[shown].to_string(index=False, float_format="{:.3f}".format), *notes])
+
+    def _repr_html_(self) -> str:
+        import html
+
+        from headwise.report import page
+
+        document = html.escape(page(self), quote=True)
+        return f'<iframe srcdoc="{document}" sandbox="allow-scripts" style="width:100%;height:640px;border:0"></iframe>'
+
+    # Parts
+
+    def _settle(self) -> None:
+        if self.pending is not None:
+            self.pending()
+
+    def _ordered(self) -> list[Group]:
+        return sorted(self.groups, key=lambda g: (g.layer, g.call, g.phase != "prefill", g.kind))
+
+    def _index(self, measure: str) -> int:
+        self._settle()
+        if measure not in self.measures:
+            raise ValueError(f"expected a measure among {', '.join(self.measures)}; got {measure!r}")
+        return self.measures.index(measure)
+
+    def _column_names(self) -> list[str]:
+        place = ["layer", "head", "label", "name", "call", "phase", "kind", "kv_head", *COUNTS]
+        return place + [m + part for m in self.measures for part in ("", "_std", "_min", "_max", "_se")]
+
+    def _group_table(self, group: Group) -> pd.DataFrame:
+        import pandas as pd
+
+        layer, sums = self._layers[group.layer], self.groups[group]
+        heads = range(layer.num_heads)
+        per_kv = max(1, layer.num_heads // max(1, layer.num_kv_heads))
+        columns: dict[str, Any] = {
+            "layer": group.layer,
+            "head": heads,
+            "label": [f"L{group.layer}H{head}" for head in heads],
+            "name": layer.name,
+            "call": group.call,
+            "phase": group.phase,
+            "kind": group.kind,
+            "kv_head": [head // per_kv for head in heads],
+        }
+        columns |= {name: sums.arrays["counts"][i].astype("int64") for i, name in enumerate(COUNTS)}
+        for k, measure in enumerate(self.measures):
+            summary = BY_NAME[measure].summary if measure in BY_NAME else "mean"
+            columns |= {measure + part: value for part, value in sums.columns(k, summary).items()}
+        return pd.DataFrame(columns)

@@ -1,0 +1,151 @@
+"""The offline page: one HTML file that holds its styles, its script and its data, and asks no network for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from datetime import datetime
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from headwise.report.payload import payload
+
+if TYPE_CHECKING:
+    from headwise.profile import Profile
+
+# Inside <script> the HTML parser looks for "</script" and "<!--"; U+2028 and U+2029 end lines in old JavaScript.
+_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def page(profile: Profile) -> str:
+    """The whole page, ready to be written as UTF-8.
+
+    Args:
+        profile: The profile to show.
+
+    Returns:
+        HTML that works offline; without JavaScript its table and text can still be read.
+    """
+    data = payload(profile)
+    style, script = _static("page.css"), _static("page.js")
+    environment = Environment(
+        loader=PackageLoader("headwise.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["many"] = _many
+    template = environment.get_template("page.html.j2")
+    return template.render(
+        **data,
+        title=_title(data),
+        facts=_facts(data),
+        columns=_columns(data),
+        unseen_by_reason=_by_reason(data["unseen"]),
+        json=Markup(embedded_json(data)),  # noqa: S704 - the escapes above leave nothing that HTML reads
+        style=Markup(style),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'",
+    )
+
+
+def embedded_json(data: object) -> str:
+    """JSON that cannot leave the script element it stands in, whatever strings it holds."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_JSON_ESCAPES)
+
+
+def _static(name: str) -> str:
+    return (files("headwise.report") / "static" / name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    """The source expression that lets a content security policy admit exactly this inline text."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _title(data: dict[str, Any]) -> str:
+    return str(data["info"].get("model") or "") or "Attention heads"
+
+
+def _facts(data: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """The header's figures: name, value, and what the value means."""
+    summary, info = data["summary"], data["info"]
+    facts = [("Heads", _shape(summary), f"{_many(summary['heads'], 'head')} in all")]
+    if summary["sequences"]:
+        facts.append(("Sequences", f"{summary['sequences']:,}", "texts or batch entries measured"))
+    low, high = summary["rows"]
+    rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    facts.append(("Rows", rows, "query positions measured for a head"))
+    for key, name in (("dtype", "Numbers"), ("device", "Device"), ("attention", "Attention")):
+        if info.get(key):
+            facts.append((name, str(info[key]).removeprefix("torch."), ""))
+    facts.append(("Verified", *_verified(summary)))
+    if info.get("created"):
+        facts.append(("Measured", _date(str(info["created"])), ""))
+    return facts
+
+
+def _shape(summary: dict[str, Any]) -> str:
+    low, high = summary["heads_per_layer"]
+    heads = f"{high}" if low == high else f"{low} to {high}"
+    return f"{_many(summary['layers'], 'layer')} × {heads} {'head' if heads == '1' else 'heads'}"
+
+
+def _verified(summary: dict[str, Any]) -> tuple[str, str]:
+    passed_over = summary["not_verifiable"]
+    if not summary["compared"]:
+        if passed_over:
+            return "not verifiable", f"{_many(passed_over, 'call')} ran with active dropout"
+        return "not asked for", "verify=True compares weights with outputs"
+    value, limit = summary["verified"], summary["verified_limit"]
+    meaning = "largest |P·v − out| / max(1, max |v|)"
+    if value is None:
+        meaning += ": fails"
+    elif limit is not None:
+        meaning += f": {'passes' if value <= limit else 'fails'} at {limit:.1e}"
+    if passed_over:
+        meaning += f"; {_many(passed_over, 'call')} with active dropout left out"
+    return ("NaN" if value is None else f"{value:.1e}"), meaning
+
+
+def _date(created: str) -> str:
+    """An ISO date as people read it; anything else stays as it is."""
+    try:
+        when = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{when.day} {when:%B %Y, %H:%M}" + (f" {when.tzname()}" if when.tzinfo else "")
+
+
+def _columns(data: dict[str, Any]) -> dict[str, list[str]]:
+    """Each measure's cells, with as many decimals as its largest value leaves room for."""
+    return {name: _cells(data["values"][name]["mean"]) for name in (m["name"] for m in data["measures"])}
+
+
+def _cells(values: list[float | None]) -> list[str]:
+    largest = max((abs(value) for value in values if value is not None), default=0.0)
+    decimals = 3 if largest < 10 else 2 if largest < 100 else 1 if largest < 10_000 else 0
+    shown = (f"{value:,.{decimals}f}" if value is not None else "–" for value in values)
+    return [text.replace("-", "\u2212") for text in shown]
+
+
+def _by_reason(unseen: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls that were not measured, those with one reason together: 48 layers share it more often than not."""
+    together: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in unseen:
+        empty = {"reason": one["reason"], "way_out": one["way_out"], "count": 0, "names": []}
+        entry = together.setdefault((one["reason"], one["way_out"]), empty)
+        entry["count"] += one["count"]
+        entry["names"].append(one["name"])
+    return list(together.values())
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,177 @@
+"""A profile as a plain dictionary, ready for JSON: what the page's script and template read."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from headwise.measures.catalogue import BY_NAME, Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pandas import DataFrame
+
+    from headwise.profile import Profile
+    from headwise.profile.highlights import Highlight
+
+STATISTICS = {"mean": "", "std": "_std", "se": "_se", "min": "_min", "max": "_max"}
+"""What is kept of each measure, and the suffix of its table column; "mean" holds the maximum of `max_score`."""
+COUNTS = ("rows", "masked_rows", "padded_rows", "nonfinite_rows")
+TOKENS_SHOWN = 200
+
+_LABEL = re.compile(r"\bL\d+H\d+\b")
+_CONTROL_PICTURES = {c: 0x2400 + c for c in range(0x20) if c not in (0x09, 0x0A)} | {0x7F: 0x2421}
+# White space that a reader of tokens wants to see, in signs that most fonts have.
+_TOKEN_SIGNS = {0x09: "\u21e5", 0x0A: "\u21b5", 0x0D: "\u240d"}
+# The verification bound below float32 is twice the dtype's eps.
+_EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+def payload(profile: Profile) -> dict[str, Any]:
+    """Everything the page shows.
+
+    Columns are lists, one entry per row of `profile.table()`, in its order. NaN and infinities are None.
+
+    Args:
+        profile: The profile to show.
+
+    Returns:
+        A dictionary of strings, finite numbers, None, lists and dictionaries.
+    """
+    table = profile.table().reset_index(drop=True)
+    measures = [name for name in profile.measures if name in table]
+    by, groups, group = _groups(table)
+    return {
+        "info": {str(key): _plain(value) for key, value in profile.info.items()},
+        "summary": _summary(profile, table),
+        "measures": [_measure(name) for name in measures],
+        "layers": [_plain(asdict(layer)) for layer in profile.layers],
+        "by": by,
+        "groups": groups,
+        "heads": {
+            "group": group,
+            **{name: [plain(value) for value in table[name].tolist()] for name in ("label", "phase", "kind")},
+            **{name: [int(n) for n in table[name]] for name in ("layer", "head", "call", "kv_head", *COUNTS)},
+        },
+        "names": {str(layer): plain(name) for layer, name in zip(table["layer"], table["name"], strict=True)},
+        "values": {
+            name: {
+                key: _numbers(table[name + suffix].tolist())
+                for key, suffix in STATISTICS.items()
+                if name + suffix in table
+            }
+            for name in measures
+        },
+        "highlights": [_highlight(one) for one in profile.highlights()],
+        "unseen": [_plain(asdict(one)) for one in profile.unseen],
+        **_tokens(profile),
+    }
+
+
+def plain(text: object) -> str:
+    """A string that can be written as UTF-8 and shown: lone surrogates become "?", control characters their pictures."""
+    encodable = str(text).encode("utf-8", "replace").decode("utf-8")
+    return encodable.translate(_CONTROL_PICTURES)
+
+
+def _plain(value: Any) -> Any:
+    """`value` with every string shown plainly and every number finite or None."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return _numbers([value])[0]
+    return value if value is None or isinstance(value, bool | int) else plain(value)
+
+
+def _numbers(values: Iterable[float]) -> list[float | int | None]:
+    """Six significant digits, None where undefined; whole numbers without their ".0"."""
+    kept: list[float | int | None] = []
+    for value in values:
+        number = float(f"{value:.6g}") if math.isfinite(value) else None
+        whole = number is not None and number.is_integer() and abs(number) < 1e6
+        kept.append(int(number) if whole and number is not None else number)
+    return kept
+
+
+def _measure(name: str) -> dict[str, Any]:
+    """The catalogue's entry; `fixed` says that the range is 0 to 1 for every head."""
+    measure = BY_NAME.get(name) or Measure(name, name, "", "", None, None, "", "")
+    return {**asdict(measure), "fixed": measure.low == 0 and measure.high == "1"}
+
+
+def _groups(table: DataFrame) -> tuple[list[str], list[str], list[int]]:
+    """The views in which a head label is unambiguous.
+
+    A model whose layers differ in kind still is one view; a head seen in prefill and in decode makes two.
+
+    Returns:
+        The columns that tell the views apart, each view's name, and the view of each row.
+    """
+    repeats = table.groupby("label", sort=False)
+    by = [c for c in ("phase", "kind", "call") if len(table) and int(repeats[c].nunique().max()) > 1]
+    keys = list(zip(*(table[column] for column in by), strict=True)) if by else [()] * len(table)
+    order = list(dict.fromkeys(keys))
+    names = []
+    for key in order:
+        parts = [f"call {value}" if column == "call" else str(value) for column, value in zip(by, key, strict=True)]
+        names.append(plain(", ".join(parts)) or "all")
+    return by, names, [order.index(key) for key in keys]
+
+
+def _summary(profile: Profile, table: DataFrame) -> dict[str, Any]:
+    """What was measured, in numbers."""
+    heads = table.groupby("layer")["head"].nunique().tolist()
+    rows = table.groupby("label")["rows"].sum().tolist()
+    verified = profile.verified
+    dtype = str(profile.info.get("dtype", "")).removeprefix("torch.")
+    limit = 2 * _EPS[dtype] if dtype in _EPS else 1e-5 if dtype == "float32" else None
+    return {
+        "layers": len(heads),
+        "heads_per_layer": [min(heads, default=0), max(heads, default=0)],
+        "heads": sum(heads),
+        "rows": [int(min(rows, default=0)), int(max(rows, default=0))],
+        "sequences": profile.num_sequences,
+        "verified": None if verified is None else _plain(float(verified)),
+        "verified_limit": limit,
+        "compared": verified is not None,
+        "not_verifiable": sum(layer.not_verifiable for layer in profile.layers),
+        "counts": {name: _counts(table, name) for name in COUNTS[1:]},
+    }
+
+
+def _counts(table: DataFrame, column: str) -> dict[str, Any]:
+    """How many rows were set aside: the largest number for one head, and the layers where it happens."""
+    per_head = table.groupby(["layer", "head"])[column].sum()
+    layers = sorted({int(layer) for (layer, _), count in per_head.items() if count > 0})  # type: ignore[misc]
+    return {"most": int(per_head.max()) if len(per_head) else 0, "layers": layers}
+
+
+def _highlight(highlight: Highlight) -> dict[str, Any]:
+    """A highlight whose sentence is cut where it names a head, so that the name can be a link to its row."""
+    sentence, parts, end = highlight.sentence, [], 0
+    waiting = list(zip(highlight.heads, highlight.places, strict=False))
+    for match in _LABEL.finditer(sentence):
+        if not waiting or waiting[0][0] != match.group():
+            continue
+        parts += [{"text": plain(sentence[end : match.start()])}]
+        parts += [{"text": match.group(), "row": waiting.pop(0)[1]}]
+        end = match.end()
+    parts.append({"text": plain(sentence[end:])})
+    return {
+        "measure": highlight.measure,
+        "title": highlight.title,
+        "sentence": plain(sentence),
+        "parts": [part for part in parts if part["text"]],
+    }
+
+
+def _tokens(profile: Profile) -> dict[str, Any]:
+    """The beginning of the first recorded text that has tokens."""
+    texts: Sequence[list[str]] = [sequence.tokens for sequence in profile.sequences if sequence.tokens]
+    tokens = texts[0] if texts else []
+    return {"tokens": [plain(token.translate(_TOKEN_SIGNS)) for token in tokens[:TOKENS_SHOWN]], "tokens_in_all": len(tokens)}
