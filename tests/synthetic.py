@@ -1,4 +1,4 @@
-"""A made-up profile with the shape of a real one: what highlights and the page are tested on, without a model."""
+"""A made-up profile with the shape of a real one: highlights and the page are tested without a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from headwise.measures.catalogue import BY_NAME
 from headwise.profile.highlights import Highlight, highlights
 
 TOPS = {
-    "self_lift": 20.0, "entropy": 4.0, "entropy_rest": 4.0, "effective_keys": 40.0, "distance": 60.0, "max_score": 30.0,
+    "self_lift": 20.0, "entropy": 4.0, "entropy_rest": 4.0, "effective_keys": 40.0, "distance": 60.0,
+    "max_score": 30.0,
 }  # fmt: skip
 """A plausible largest value for the measures that are not shares."""
 

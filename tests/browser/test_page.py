@@ -1,16 +1,18 @@
-"""The page in a real browser: quiet, offline, inert to hostile text, and usable by mouse, keyboard and phone."""
+"""The page in a real browser: quiet, offline, inert to hostile text, usable by mouse, keyboard and phone."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from synthetic import Unseen, synthetic
 
 from headwise.report import page
+from tests.synthetic import Unseen, synthetic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install headwise[dev])")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -40,6 +42,7 @@ class Opened:
         file.write_text(page(profile), encoding="utf-8")
         self.context = browser.new_context(viewport={"width": width, "height": 900}, **context)
         self.tab = self.context.new_page()
+        self.tab.set_default_timeout(5000)
         self.said: list[str] = []
         self.asked: list[str] = []
         self.tab.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
@@ -93,14 +96,21 @@ def test_hostile_text_is_inert_and_readable(opened: Any) -> None:
 
 def test_the_policy_stops_what_escaping_would_miss(opened: Any) -> None:
     one = opened(synthetic(1, 1))
-    one.tab.evaluate("""() => { const s = document.createElement("script"); s.textContent = "window.hacked = 3";
-        document.body.append(s); new Image().src = "http://127.0.0.1:9/x.png"; }""")
-    one.tab.wait_for_timeout(50)
+    failures: list[str] = []
+    one.tab.on("requestfailed", lambda request: failures.append(request.failure))
+    one.tab.evaluate("""() => {
+        const script = document.createElement("script");
+        script.textContent = "window.hacked = 3";
+        document.body.append(script);
+        new Image().src = "http://127.0.0.1:9/x.png";
+    }""")
+    one.tab.wait_for_timeout(100)
     assert one.tab.evaluate("window.hacked === undefined")
-    refused = [text for text in one.said if "Content Security Policy" in text]
-    assert len(refused) == 2
+    assert failures == ["csp"], "the image was refused by the policy, not by the network"
+    assert len([text for text in one.said if "Content Security Policy" in text]) == 2
+    # What this test did on purpose is not the page's doing.
     one.said.clear()
-    assert one.asked == [one.address] or one.asked == [one.address, "data:,"]
+    one.asked.clear()
 
 
 def test_a_measure_changes_cells_legend_and_words(opened: Any) -> None:
@@ -157,10 +167,20 @@ def test_the_keyboard_reaches_every_head(opened: Any) -> None:
     one = opened(synthetic(3, 4))
     one.cell(0).focus()
     focused = "document.activeElement.dataset.row"
-    for key, row in [("ArrowRight", 1), ("ArrowDown", 5), ("End", 7), ("ArrowRight", 7), ("Home", 4), ("ArrowUp", 0),
-                     ("ArrowUp", 0), ("Control+End", 11), ("ArrowLeft", 10)]:  # fmt: skip
+    steps = {
+        "ArrowRight": 1,
+        "ArrowDown": 5,
+        "End": 7,
+        "Home": 4,
+        "ArrowUp": 0,
+        "Control+End": 11,
+        "ArrowLeft": 10,
+    }
+    for key, row in steps.items():
         one.tab.keyboard.press(key)
         assert one.tab.evaluate(focused) == str(row), key
+    one.tab.keyboard.press("ArrowDown")
+    assert one.tab.evaluate(focused) == "10", "the last layer is the end"
     assert one.tab.locator("#readout b").first.inner_text() == "L2H2"
     assert one.tab.locator('#grid [tabindex="0"]').count() == 1
     one.tab.keyboard.press("Enter")
@@ -172,7 +192,11 @@ def test_the_keyboard_reaches_every_head(opened: Any) -> None:
 def test_a_sentence_leads_to_its_head_and_phase(opened: Any) -> None:
     one = opened(synthetic(3, 4, phases=("prefill", "decode")))
     link = one.tab.locator(".highlights li", has_text="While decoding").locator("a").last
-    label, row, measure = link.inner_text(), link.get_attribute("data-row"), link.get_attribute("data-measure")
+    label, row, measure = (
+        link.inner_text(),
+        link.get_attribute("data-row"),
+        link.get_attribute("data-measure"),
+    )
     link.click()
     assert one.tab.locator("#card h3").inner_text() == label
     assert "decode" in one.tab.locator("#card .where").inner_text()
@@ -192,7 +216,9 @@ def test_the_card_tells_all_measures_and_their_readings(opened: Any) -> None:
     assert one.tab.locator("#card dt").count() == len(profile.measures)
 
 
-@pytest.mark.parametrize("profile", [hostile_profile, lambda: synthetic(8, 64)], ids=["long-names", "64-heads"])
+@pytest.mark.parametrize(
+    "profile", [hostile_profile, lambda: synthetic(8, 64)], ids=["long-names", "64-heads"]
+)
 def test_a_phone_never_scrolls_sideways(opened: Any, profile: Any) -> None:
     one = opened(profile(), width=360)
     one.cell(1).click()
@@ -201,7 +227,7 @@ def test_a_phone_never_scrolls_sideways(opened: Any, profile: Any) -> None:
 
 def test_the_desktop_shows_64_heads_in_one_view(opened: Any) -> None:
     one = opened(synthetic(16, 64))
-    assert one.tab.evaluate("(() => { const b = document.getElementById('grid-box'); return b.scrollWidth - b.clientWidth })()") <= 0
+    assert one.tab.locator("#grid-box").evaluate("box => box.scrollWidth <= box.clientWidth")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -228,7 +254,7 @@ def test_digits_stand_out_from_every_colour_of_the_scale(opened: Any, scheme: st
         }
         return [worst, steps];
     }""")
-    assert worst >= 4.3
+    assert worst >= 4.4
     ordered = sorted(lightness, reverse=scheme == "light")
     assert lightness == ordered, "more must always look like more"
     assert abs(lightness[0] - lightness[-1]) > 0.5

@@ -1,4 +1,4 @@
-"""The sentences about heads that stand out: numbers by hand, thresholds, phases, and honesty about nothing."""
+"""The sentences about heads that stand out: numbers by hand, thresholds, phases, honesty about nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from synthetic import synthetic
 
 from headwise.profile.highlights import Highlight, highlights
+from tests.synthetic import synthetic
 
 NAN = float("nan")
 
@@ -97,7 +97,8 @@ def test_scores_beyond_qk_clip_are_said_to_be() -> None:
 def test_masked_and_nonfinite_rows_are_never_silent() -> None:
     found = highlights(table({"masked_rows": 2}, {"layer": 3, "masked_rows": 5}, {"nonfinite_rows": 1}))
     assert about("masked_rows", found).sentence == (
-        "In layers 0 and 3, rows may see no key at all (up to 5 rows a head): they are counted, never averaged."
+        "In layers 0 and 3, rows may see no key at all (up to 5 rows a head): "
+        "they are counted, never averaged."
     )
     assert about("nonfinite_rows", found).sentence == (
         "L0H2 met NaN or infinite scores (up to 1 row a head): those rows are counted, never averaged."

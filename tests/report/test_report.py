@@ -8,11 +8,11 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from synthetic import Unseen, synthetic
 
 from headwise.measures.catalogue import BY_NAME
 from headwise.report import page, payload
 from headwise.report.html import embedded_json
+from tests.synthetic import Unseen, synthetic
 
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>\u2028'\"&amp;"
 

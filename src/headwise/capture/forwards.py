@@ -121,8 +121,10 @@ class Forwards:
         self._depth = 1 if module is self._root else self._depth + 1
         if self._depth == 1:
             self._root = module
-            arguments = bind(module, args, kwargs)
-            self._begin(_forward(module, arguments, past=past_length(arguments)))
+            # Looking at the inputs is nothing that a function mode of the caller should see.
+            with torch._C.DisableTorchFunction():
+                arguments = bind(module, args, kwargs)
+                self._begin(_forward(module, arguments, past=past_length(arguments)))
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         self._depth = max(0, self._depth - 1)

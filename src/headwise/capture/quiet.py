@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 def quiet(device: torch.device) -> Iterator[None]:
     """No autograd, no autocast, no function or dispatch modes, full matmul precision, for work on `device`."""
     with ExitStack() as stack:
-        # Modes first: a mode of the caller must not see even our set-up.
         stack.enter_context(torch._C.DisableTorchFunction())
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch.no_grad())

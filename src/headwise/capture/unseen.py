@@ -77,8 +77,6 @@ def _within(path: str, outer: str) -> bool:
 
 
 def _why(model: nn.Module | None, module: nn.Module) -> tuple[str, str]:
-    if isinstance(model, torch._dynamo.OptimizedModule):
-        return "the model runs compiled (torch.compile), where calls are not seen", "watch the model before compiling it"
     for one in (module, model):
         config = getattr(one, "config", None)
         used = str(getattr(config, "_attn_implementation", None) or "")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headwise.call import Place
+from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards, rows_of
 from headwise.capture.modules import Running, has_sliding_window, head_counts, reads_other_sequence, running_modules
 from headwise.capture.names import Names
@@ -94,8 +95,8 @@ class Watch:
         self._recorder = Recorder(self.profile, verify)
         self._texts = Texts(self.profile, tokenizer, tokens)
         self._forwards = Forwards(self._begin)
+        self._compiled = CompiledParts(model)
         self._next_sequence = 1
-        self._forwards_of_model = 0
         self._mode: _Mode | None = None
         self.profile.pending = self._settle
 
@@ -103,11 +104,15 @@ class Watch:
         """Begin to watch."""
         if self._mode is not None:
             raise RuntimeError("watch: this watch is running already; call headwise.watch again for another one")
-        self.profile.info.update(_facts(self._model))
-        if self._model is not None:
+        with torch._C.DisableTorchFunction():
+            self.profile.info.update(_facts(self._model))
+        if self._model is not None and not is_compiled_in_place(self._model):
             self._forwards.attach(self._model)
+        for name in self._compiled.names:
+            self._recorder.unseen(name, REASON, WAY_OUT)
         self._mode = _Mode(self._seen, self._other)
         self._mode.__enter__()
+        self._compiled.step_aside(self._mode)
         return self.profile
 
     def stop(self) -> None:
@@ -115,6 +120,7 @@ class Watch:
         if self._mode is None:
             raise RuntimeError("watch: this watch is not running")
         mode, self._mode = self._mode, None
+        self._compiled.restore()
         mode.__exit__(None, None, None)
         self._forwards.detach()
         self._settle()
@@ -129,8 +135,9 @@ class Watch:
         self.stop()
 
     def _settle(self) -> None:
-        self._recorder.settle()
-        self._texts.settle()
+        with torch._C.DisableTorchFunction():
+            self._recorder.settle()
+            self._texts.settle()
 
     def _begin(self, forward: Forward) -> None:
         if not forward.past:
@@ -228,10 +235,13 @@ class _Mode(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
-        if func is SDPA:
-            self._seen(args, kwargs, out)
-        elif func in OTHER_ATTENTION:
-            self._other(func)
+        if func is SDPA or func in OTHER_ATTENTION:
+            # A function mode of the caller must not see what we do.
+            with torch._C.DisableTorchFunction():
+                if func is SDPA:
+                    self._seen(args, kwargs, out)
+                else:
+                    self._other(func)
         return out
 
 

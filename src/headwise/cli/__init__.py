@@ -39,9 +39,9 @@ class _Version(argparse.Action):
         super().__init__(nargs=0, **options)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from headwise import __version__
 
-        print(f"headwise {version('headwise')}")
+        print(f"headwise {__version__}")
         parser.exit()
 
 

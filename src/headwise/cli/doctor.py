@@ -6,6 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from headwise import __version__
 from headwise.errors import MissingPackageError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report; exit code 4 if a package is missing that headwise cannot do without."""
     del arguments
     needed = []
-    print(f"headwise      {_version('headwise') or 'not installed as a package'}")
+    print(f"headwise      {__version__}")
     print(f"python        {platform.python_version()} on {platform.platform()}")
     for package, install in _PACKAGES.items():
         found = _version(package)

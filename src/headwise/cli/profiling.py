@@ -129,10 +129,11 @@ def _reads(arguments: argparse.Namespace) -> list[Path]:
 
 def _open(arguments: argparse.Namespace) -> OpenedModel:
     from rich.console import Console
+    from rich.markup import escape
 
     from headwise.models.opening import open_model
 
-    with Console(file=sys.stderr).status(f"Opening {Path(arguments.model).name} ..."):
+    with Console(file=sys.stderr).status(escape(f"Opening {Path(arguments.model).name} ...")):
         return open_model(
             arguments.model,
             device=arguments.device,

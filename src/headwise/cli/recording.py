@@ -65,7 +65,8 @@ def record(
         raise InputError(f"--layers: {str(error).removeprefix('layers: ')}") from error
     read = tokens = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+    console = Console(file=sys.stderr)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with (
         _stop_on_interrupt() as stop,
         warnings.catch_warnings(),

@@ -37,9 +37,10 @@ def _nothing(
     if profile.unseen:
         first = profile.unseen[0]
         more = f" (and {len(profile.unseen) - 1} more)" if len(profile.unseen) > 1 else ""
+        way_out = first.way_out.replace("attn_implementation='sdpa'", "--attn-implementation sdpa")
         return ModelError(
             f"no attention of {opened.name} could be measured: {first.name or 'outside any module'}{more}: "
-            f"{first.reason}; {first.way_out}"
+            f"{first.reason}; {way_out}"
         )
     if layers is not None:
         asked = ", ".join(map(str, layers))

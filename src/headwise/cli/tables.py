@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from headwise.cli.outputs import Output
     from headwise.profile import Profile
@@ -30,39 +31,43 @@ _LEFT_OUT = {
     "nonfinite_rows": "with NaN or infinite scores",
 }
 _UNSEEN_SHOWN = 6
+_NAME_SHOWN = 40
 
 
 def show(profile: Profile, written: Sequence[Output] = (), console: Console | None = None) -> None:
     """Print a profile, and where it was written to."""
     from rich.console import Console
-    from rich.text import Text
 
     console = console or Console(highlight=False)
     table = profile.table()
-    console.print(Text(_header(profile, table), style="bold"))
+    console.print(_text(_header(profile, table), style="bold"))
     if facts := _facts(profile):
-        console.print(Text(facts))
+        console.print(_text(facts))
     for note in filter(None, str(profile.info.get("notes", "")).split("; ")):
-        console.print(Text(f"Note: {note}", style="yellow"))
+        console.print(_text(f"Note: {note}", style="yellow"))
     console.print()
     _highlights(profile, console)
     console.print(_layers(profile, table, wide=console.width >= 100))
-    console.print(Text(_legend(profile), style="dim"))
+    console.print()
+    console.print(_text(_legend(profile), style="dim"))
     for line in _left_out(table):
-        console.print(Text(line, style="yellow"))
+        console.print(_text(line, style="yellow"))
     if (verified := _verified(profile)) is not None:
         console.print(verified)
     _unseen(profile, console)
     for output in written:
-        console.print(Text(f"Wrote {output.path}"), soft_wrap=True)
+        console.print(_text(f"Wrote {output.path}"), soft_wrap=True)
 
 
 def _header(profile: Profile, table: pd.DataFrame) -> str:
-    name = profile.info.get("model") or "profile"
+    name = str(profile.info.get("model") or "profile")
+    if len(name) > _NAME_SHOWN:
+        name = "..." + name[-_NAME_SHOWN:]
     heads = sorted({layer.num_heads for layer in profile.layers})
     each = f"{heads[0]}" if len(heads) == 1 else f"{heads[0]} to {heads[-1]}"
     total = len(table.drop_duplicates(["layer", "head"]))
-    return f"{name}: {len(profile.layers)} attention layers x {each} heads = {total}"
+    layers = len(profile.layers)
+    return f"{name}: {layers} attention layer{'s' if layers != 1 else ''} x {each} heads = {total}"
 
 
 def _facts(profile: Profile) -> str:
@@ -80,12 +85,11 @@ def _facts(profile: Profile) -> str:
 
 def _highlights(profile: Profile, console: Console) -> None:
     from rich.padding import Padding
-    from rich.text import Text
 
-    console.print(Text("What stands out", style="bold"))
+    console.print(_text("What stands out", style="bold"))
     for highlight in profile.highlights():
-        sentence = Text(f"- {highlight.sentence}")
-        sentence.highlight_words(highlight.heads, style="cyan")
+        sentence = _text(f"- {highlight.sentence}")
+        sentence.highlight_regex(r"\bL\d+H\d+\b", style="cyan")
         console.print(Padding(sentence, (0, 0, 0, 1), expand=False))
     console.print()
 
@@ -96,8 +100,8 @@ def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
 
     shown = [column for column in _COLUMNS if column[0] in profile.measures]
     keys = [name for name in ("kind", "phase") if table[name].nunique() > 1]
-    leads = "self_focus" in profile.measures
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    leads = "self_focus" in profile.measures and (wide or len(keys) < 2)  # what fits in 80 columns
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("layer", no_wrap=True)
     for key in keys:
         grid.add_column(key, no_wrap=True)
@@ -108,14 +112,14 @@ def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
     if wide:
         grid.add_column("module", overflow="fold", style="dim")
     for group, heads in table.groupby(["layer", *keys], sort=True):
-        cells = [f"L{group[0]}", *map(str, group[1:])]
+        cells: list[str | Text] = [f"L{group[0]}", *map(_text, group[1:])]
         cells += [_number(_pooled(heads, measure), decimals) for measure, _, decimals in shown]
         if leads:
             defined = heads[heads["self_focus"].notna()].sort_values("self_focus")
             best = defined[["label", "self_focus"]].itertuples(index=False)
             cells.append("-" if defined.empty else "{} {:.3f}".format(*list(best)[-1]))
         if wide:
-            cells.append(_escaped(heads["name"].iloc[0]))
+            cells.append(_text(heads["name"].iloc[0]))
         grid.add_row(*cells)
     return grid
 
@@ -131,10 +135,13 @@ def _number(value: float, decimals: int) -> str:
     return "-" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
-def _escaped(text: Any) -> str:
-    from rich.markup import escape
+def _text(content: Any, style: str = "") -> Text:
+    """Text as it is: what stands in brackets is no markup, and no control character reaches the terminal."""
+    from rich.text import Text
 
-    return escape(str(text))
+    from headwise.report.payload import plain
+
+    return Text(plain(content), style=style)
 
 
 def _legend(profile: Profile) -> str:
@@ -167,9 +174,7 @@ def _listed(layers: list[int]) -> str:
     return ", ".join(names) + (f" and {len(layers) - 8} more" if len(layers) > 8 else "")
 
 
-def _verified(profile: Profile) -> Any | None:
-    from rich.text import Text
-
+def _verified(profile: Profile) -> Text | None:
     worst = profile.verified
     if worst is None:
         return None
@@ -178,18 +183,17 @@ def _verified(profile: Profile) -> Any | None:
     passed = worst <= limit
     verdict = "Verified" if passed else "NOT VERIFIED"
     text = f"{verdict}: weights x values are within {worst:.1e} of the model's output (limit {limit:.1e})."
-    return Text(text, style="green" if passed else "bold red")
+    return _text(text, style="green" if passed else "bold red")
 
 
 def _unseen(profile: Profile, console: Console) -> None:
     from rich.padding import Padding
-    from rich.text import Text
 
     if not profile.unseen:
         return
-    console.print(Text("Not measured", style="bold yellow"))
+    console.print(_text("Not measured", style="bold yellow"))
     for unseen in profile.unseen[:_UNSEEN_SHOWN]:
         text = f"- {unseen.name or 'outside any module'} ({unseen.count}x): {unseen.reason}; {unseen.way_out}"
-        console.print(Padding(Text(text), (0, 0, 0, 1), expand=False))
+        console.print(Padding(_text(text), (0, 0, 0, 1), expand=False))
     if len(profile.unseen) > _UNSEEN_SHOWN:
-        console.print(Text(f"  and {len(profile.unseen) - _UNSEEN_SHOWN} more"))
+        console.print(_text(f"  and {len(profile.unseen) - _UNSEEN_SHOWN} more"))

@@ -123,7 +123,7 @@ def cut(opened: OpenedModel, text: str, length: int | None = None) -> Windows:
     if length is None:
         if limit is None or limit >= LONG:
             reads = "sets no limit" if limit is None else f"reads up to {limit:,}"
-            length, why = DEFAULT, f"{DEFAULT:,} tokens by default (the model {reads}; --window N changes it)"
+            length, why = DEFAULT, f"{DEFAULT:,} tokens by default (the model {reads}, --window N changes it)"
         else:
             length = limit
     elif limit is not None and length > limit:

@@ -19,7 +19,7 @@ def max_length(model: torch.nn.Module, tokenizer: Any | None) -> int | None:
     The model's own number of positions counts. A tokenizer's limit is often only the length of the training
     examples, so it counts where the model says nothing.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     for field in _FIELDS:
         positions = getattr(text, field, None)

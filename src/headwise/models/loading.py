@@ -67,9 +67,13 @@ def load_tokenizer(place: Place, options: dict[str, Any]) -> tuple[Any | None, s
     import transformers
 
     try:
-        return transformers.AutoTokenizer.from_pretrained(place.source, **options), ""
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place.source, **options)
     except Exception as error:  # noqa: BLE001 (a model without one can be measured all the same: it says why)
         return None, one_line(error)
+    # Without a tokenizer's files transformers makes one up that knows its special tokens and nothing else.
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        return None, "its files are not there"
+    return tokenizer, ""
 
 
 def hub_answers() -> bool:
@@ -89,12 +93,13 @@ def hub_answers() -> bool:
 
 
 def _explained(place: Place, options: dict[str, Any], error: Exception) -> str:
-    text = one_line(error)
+    text, full = one_line(error), str(error)
     name = place.gguf_file or place.source
-    if "trust_remote_code" in text:
+    if "trust_remote_code" in full:
         return f"{name} brings its own code; if you trust it, add --trust-remote-code"
-    if "attn_implementation" in text or "_attention_" in text:
-        return f"{name} cannot run with this attention implementation: {text}"
+    if "attn_implementation" in full:
+        text = one_line(error, 110)
+        return f"{name} cannot run with this attention implementation (the usual one is sdpa): {text}"
     if place.kind == "hub" and options.get("local_files_only"):
         return (
             f"{name} is not a folder or file here, nor in the local cache, and the hub cannot be reached; "

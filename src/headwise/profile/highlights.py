@@ -1,15 +1,16 @@
-"""The heads that stand out, in plain words with numbers: thresholds are those of the roles in docs/measures.md."""
+"""The heads that stand out, in plain words with numbers; the thresholds are those of docs/measures.md."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwise.measures.catalogue import BY_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pandas import DataFrame
 
 MOST = 0.5
@@ -31,8 +32,8 @@ class Highlight:
         measure: The table column it speaks of; "" when it speaks of none.
         title: A few words for a heading.
         sentence: The finding, with its numbers.
-        heads: Labels of the heads concerned, the strongest first; the sentence names the first few, in this order.
-        places: For each of `heads`, its row in the table, since a label alone can occur in several phases or calls.
+        heads: Labels of the heads concerned, the strongest first; the sentence names the first few.
+        places: The table row of each of `heads`: a label alone can occur in several phases or calls.
     """
 
     measure: str
@@ -75,7 +76,7 @@ def highlights(table: DataFrame, limit: int = 5) -> list[Highlight]:
 
     Args:
         table: `Profile.table()`: a row per (layer, call, phase, kind, head).
-        limit: How many heads a sentence names before it says "and 4 more"; `Highlight.heads` holds all of them.
+        limit: How many heads a sentence names before it says "and 4 more"; `Highlight.heads` holds all.
 
     Returns:
         One highlight per finding and phase; never empty: if nothing stands out, one says so.
@@ -106,7 +107,9 @@ def _own_position(part: _Part) -> Highlight | None:
     heads = f"{len(rows):,} heads" + ("" if len(rows) == len(part.table) else " that have one")
     text = f"the average head gives {_number(_mean(values))} of its weight to its own position; "
     if not above:
-        text += f"none of the {heads} gives it more than half (the most is {largest}, {part.named(rows[:1])})."
+        text += (
+            f"none of the {heads} gives it more than half (the most is {largest}, {part.named(rows[:1])})."
+        )
     elif len(above) == 1:
         text += f"1 of {heads} gives it more than half: {part.named(above)} ({largest})."
     else:
@@ -165,8 +168,8 @@ def _farthest(part: _Part) -> Highlight | None:
         return None
     row = next(iter(values))
     text = (
-        f"{part.names[row]} reads farthest: {_number(values[row])} {BY_NAME['distance'].unit} away on average "
-        f"(the average head: {_number(_mean(values))})."
+        f"{part.names[row]} reads farthest: {_number(values[row])} {BY_NAME['distance'].unit} away "
+        f"on average (the average head: {_number(_mean(values))})."
     )
     return part.highlight("distance", "Farthest head", text, [row])
 
@@ -182,7 +185,9 @@ def _largest_score(part: _Part) -> Highlight | None:
         reach, up_to = ("reaches a score", "") if len(above) == 1 else ("reach scores", "up to ")
         text = f"{part.named(above)} {reach} above {QK_CLIP:g}, QK-clip's threshold ({up_to}{largest})."
     else:
-        text = f"the largest score is {largest} ({part.named(rows[:1])}); QK-clip would step in at {QK_CLIP:g}."
+        text = (
+            f"the largest score is {largest} ({part.named(rows[:1])}); QK-clip would step in at {QK_CLIP:g}."
+        )
     return part.highlight("max_score", "Largest score", text, above or rows[:1])
 
 
@@ -203,13 +208,16 @@ def _masked(part: _Part) -> Highlight | None:
     if not counts:
         return None
     layers = sorted({int(part.table["layer"].loc[row]) for row in counts})
-    some = f"layer {layers[0]}" if len(layers) == 1 else f"layers {_listed(list(map(str, layers)), part.limit)}"
+    some = (
+        f"layer {layers[0]}" if len(layers) == 1 else f"layers {_listed(list(map(str, layers)), part.limit)}"
+    )
     text = f"in {some}, rows may see no key at all ({_rows_of(counts)}): they are counted, never averaged."
     return part.highlight("masked_rows", "Rows that see nothing", text, list(counts))
 
 
 _RULES: tuple[Callable[[_Part], Highlight | None], ...] = (
-    _own_position, *map(_most_weight, _TARGETS), _broad, _sharpest, _farthest, _largest_score, _nonfinite, _masked,
+    _own_position, *map(_most_weight, _TARGETS), _broad, _sharpest, _farthest, _largest_score,
+    _nonfinite, _masked,
 )  # fmt: skip
 
 

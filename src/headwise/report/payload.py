@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headwise.profile.highlights import Highlight
 
 STATISTICS = {"mean": "", "std": "_std", "se": "_se", "min": "_min", "max": "_max"}
-"""What is kept of each measure, and the suffix of its table column; "mean" holds the maximum of `max_score`."""
+"""What is kept of each measure, and its column's suffix; "mean" holds the maximum of `max_score`."""
 COUNTS = ("rows", "masked_rows", "padded_rows", "nonfinite_rows")
 TOKENS_SHOWN = 200
 
@@ -72,7 +72,7 @@ def payload(profile: Profile) -> dict[str, Any]:
 
 
 def plain(text: object) -> str:
-    """A string that can be written as UTF-8 and shown: lone surrogates become "?", control characters their pictures."""
+    """Text that can be written as UTF-8 and shown: lone surrogates become "?", controls their pictures."""
     encodable = str(text).encode("utf-8", "replace").decode("utf-8")
     return encodable.translate(_CONTROL_PICTURES)
 
@@ -118,7 +118,9 @@ def _groups(table: DataFrame) -> tuple[list[str], list[str], list[int]]:
     order = list(dict.fromkeys(keys))
     names = []
     for key in order:
-        parts = [f"call {value}" if column == "call" else str(value) for column, value in zip(by, key, strict=True)]
+        parts = [
+            f"call {value}" if column == "call" else str(value) for column, value in zip(by, key, strict=True)
+        ]
         names.append(plain(", ".join(parts)) or "all")
     return by, names, [order.index(key) for key in keys]
 
@@ -147,13 +149,15 @@ def _summary(profile: Profile, table: DataFrame) -> dict[str, Any]:
 def _counts(table: DataFrame, column: str) -> dict[str, Any]:
     """How many rows were set aside: the largest number for one head, and the layers where it happens."""
     per_head = table.groupby(["layer", "head"])[column].sum()
-    layers = sorted({int(layer) for (layer, _), count in per_head.items() if count > 0})  # type: ignore[misc]
-    return {"most": int(per_head.max()) if len(per_head) else 0, "layers": layers}
+    per_layer = per_head.groupby(level="layer").max()
+    layers = [int(layer) for layer in per_layer.index[per_layer > 0]]
+    return {"most": int(per_layer.max()) if layers else 0, "layers": layers}
 
 
 def _highlight(highlight: Highlight) -> dict[str, Any]:
     """A highlight whose sentence is cut where it names a head, so that the name can be a link to its row."""
-    sentence, parts, end = highlight.sentence, [], 0
+    sentence, end = highlight.sentence, 0
+    parts: list[dict[str, Any]] = []
     waiting = list(zip(highlight.heads, highlight.places, strict=False))
     for match in _LABEL.finditer(sentence):
         if not waiting or waiting[0][0] != match.group():
@@ -174,4 +178,7 @@ def _tokens(profile: Profile) -> dict[str, Any]:
     """The beginning of the first recorded text that has tokens."""
     texts: Sequence[list[str]] = [sequence.tokens for sequence in profile.sequences if sequence.tokens]
     tokens = texts[0] if texts else []
-    return {"tokens": [plain(token.translate(_TOKEN_SIGNS)) for token in tokens[:TOKENS_SHOWN]], "tokens_in_all": len(tokens)}
+    return {
+        "tokens": [plain(token.translate(_TOKEN_SIGNS)) for token in tokens[:TOKENS_SHOWN]],
+        "tokens_in_all": len(tokens),
+    }

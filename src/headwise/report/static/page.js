@@ -7,7 +7,6 @@
    * What payload.py writes: every list has an entry per table row.
    * @typedef {object} Data
    * @property {Measure[]} measures
-   * @property {{layer: number, kinds: string[]}[]} layers
    * @property {string[]} by
    * @property {string[]} groups
    * @property {{label: string[], phase: string[], kind: string[], group: number[], layer: number[], head: number[], call: number[],
@@ -59,25 +58,18 @@
   /** The ends of the colour scale. @param {string} name @param {boolean} stretch @returns {[number, number] | null} */
   const range = (name, stretch) => {
     if (byName.get(name)?.fixed && !stretch) return [0, 1];
-    let low = Infinity, high = -Infinity;
-    column(name).forEach((value, row) => {
-      if (value == null || heads.group[row] !== state.group) return;
-      low = Math.min(low, value);
-      high = Math.max(high, value);
-    });
-    return low <= high ? [low, high] : null;
+    const known = rowsOfGroup().flatMap((row) => column(name)[row] ?? []);
+    return known.length ? [Math.min(...known), Math.max(...known)] : null;
   };
 
   /** @param {number} value @param {[number, number]} ends */
   const place = (value, [low, high]) => (high > low ? Math.min(1, Math.max(0, (value - low) / (high - low))) : 0.5);
 
-  /** @param {number} row @param {string} name */
+  /** How the rows of a head spread. @param {number} row @param {string} name */
   const describe = (row, name) => {
     const known = ["std", "se", "min", "max"].filter((statistic) => values[name]?.[statistic]);
     return known.map((statistic) => `${statistic} ${exact(column(name, statistic)[row])}`).join(" · ");
   };
-
-  // the grid
 
   const rowsOfGroup = () => heads.label.map((_, row) => row).filter((row) => heads.group[row] === state.group);
 
@@ -192,14 +184,10 @@
     /** @type {HTMLInputElement} */ (find("stretch")).disabled = !measure.fixed;
   };
 
-  // one head
-
-  /** Rank 1 has the largest value of its group. @param {string} name @param {number} row */
-  const rank = (name, row) => {
-    const value = column(name)[row];
-    if (value == null) return "";
-    const others = [...cells.keys()].map((other) => column(name)[other]).filter((other) => other != null);
-    return `${others.filter((other) => other > value).length + 1} of ${others.length}`;
+  /** Rank 1 has the largest value of its group. @param {string} name @param {number} value */
+  const rank = (name, value) => {
+    const others = [...cells.keys()].flatMap((row) => column(name)[row] ?? []);
+    return `rank ${others.filter((other) => other > value).length + 1} of ${others.length}`;
   };
 
   /** @param {Measure} measure @param {number} row */
@@ -210,13 +198,13 @@
     box.append(make("dt", {}, measure.title), make("dd", {}, value == null ? "undefined" : `${exact(Number(value.toPrecision(4)))}${unit}`));
     const ends = range(measure.name, false);
     if (value != null && ends && cells.size > 1) {
-      const strip = make("dd", { class: "strip", role: "img", "aria-label": `rank ${rank(measure.name, row)} heads, the largest first` }, make("i"), make("b"));
+      const strip = make("dd", { class: "strip", role: "img", "aria-label": `${rank(measure.name, value)} heads, the largest first` }, make("i"), make("b"));
       const percent = (/** @type {number} */ x) => `${(place(x, ends) * 100).toFixed(1)}%`;
       strip.style.setProperty("--at", percent(value));
       strip.style.setProperty("--from", percent(Math.max(ends[0], column(measure.name, "min")[row] ?? value)));
       strip.style.setProperty("--to", percent(Math.min(ends[1], column(measure.name, "max")[row] ?? value)));
       strip.title = `rows from ${exact(column(measure.name, "min")[row])} to ${exact(column(measure.name, "max")[row])}`;
-      box.append(strip, make("dd", { class: "note" }, `${measure.reading}; rank ${rank(measure.name, row)}`));
+      box.append(strip, make("dd", { class: "note" }, `${measure.reading}; ${rank(measure.name, value)}`));
     } else {
       box.append(make("dd", { class: "note" }, measure.reading));
     }
@@ -225,10 +213,7 @@
 
   const card = () => {
     const row = state.chosen, box = find("card");
-    if (row < 0) {
-      box.replaceChildren(make("p", { class: "empty" }, "Choose a head in the grid, in the table or in a sentence above to see all that was measured of it."));
-      return;
-    }
+    if (row < 0) return box.replaceChildren(make("p", { class: "empty" }, "Choose a head in the grid, in the table or in a sentence above to see all that was measured of it."));
     const shared = heads.kv_head.some((kv, other) => kv !== heads.head[other]);
     const where = [heads.kind[row], heads.phase[row], ...(shared ? [`KV head ${heads.kv_head[row]}`] : []), `${heads.rows[row].toLocaleString("en")} rows`];
     if (data.by.includes("call")) where.splice(2, 0, `call ${heads.call[row]}`);
@@ -276,11 +261,6 @@
   const onKey = (event) => {
     const row = rowOf(event);
     if (row === null || event.altKey || event.metaKey) return;
-    if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
-      choose(row, true);
-      return;
-    }
     const y = lattice.findIndex((line) => line.includes(row)), x = lattice[y].indexOf(row);
     const last = lattice[y].length - 1;
     /** @type {Record<string, [number, number]>} */
@@ -288,11 +268,11 @@
       ArrowLeft: [y, x - 1], ArrowRight: [y, x + 1], ArrowUp: [y - 1, x], ArrowDown: [y + 1, x],
       Home: [event.ctrlKey ? 0 : y, 0], End: [event.ctrlKey ? lattice.length - 1 : y, last],
     };
-    const to = moves[event.key];
-    if (!to) return;
+    const to = moves[event.key], press = event.key === "Enter" || event.key === " ";
+    if (!to && !press) return;
     event.preventDefault();
-    const next = lattice[to[0]]?.[to[1]];
-    if (next !== undefined) rove(next, true);
+    const next = press ? row : lattice[to[0]]?.[to[1]];
+    if (next !== undefined) (press ? choose : rove)(next, true);
   };
 
   /** @param {Event} event @returns {number | null} */
@@ -301,10 +281,8 @@
     return holder instanceof HTMLElement ? Number(holder.dataset.row) : null;
   };
 
-  // the table
-
   const table = find("table");
-  const tbody = /** @type {HTMLElement} */ (table.querySelector("tbody"));
+  const tbody = /** @type {HTMLTableSectionElement} */ (table.querySelector("tbody"));
   const tableRows = [...tbody.rows].map((element, row) => ({
     element,
     row,
@@ -356,8 +334,6 @@
     arrange();
   };
 
-  // wiring
-
   const refresh = () => {
     /** @type {HTMLSelectElement} */ (find("measure")).value = state.measure;
     meaning();
@@ -374,27 +350,24 @@
     }
     table.classList.add("live");
     tbody.addEventListener("click", (event) => {
-      const tr = event.target instanceof Element ? event.target.closest("tr") : null;
-      const row = tableRows.find((one) => one.element === tr)?.row;
+      const row = tableRows.find((one) => one.element.contains(/** @type {Node} */ (event.target)))?.row;
       if (row !== undefined && !getSelection()?.toString()) choose(row);
     });
     find("filter").addEventListener("input", arrange);
     find("table-controls").hidden = false;
-    if (!measures.length || !heads.label.length) {
-      arrange();
-      return;
-    }
+    arrange();
+    if (!measures.length || !heads.label.length) return;
 
     find("map").hidden = false;
     find("measure").append(...measures.map((measure) => make("option", { value: measure.name, title: measure.reading }, measure.title)));
     find("group").append(...data.groups.map((name, group) => make("option", { value: String(group) }, name)));
     find("group-label").hidden = data.groups.length < 2;
-    find("measure").addEventListener("change", (event) => {
-      state.measure = /** @type {HTMLSelectElement} */ (event.target).value;
+    find("measure").addEventListener("change", () => {
+      state.measure = /** @type {HTMLSelectElement} */ (find("measure")).value;
       refresh();
     });
-    find("group").addEventListener("change", (event) => {
-      state.group = Number(/** @type {HTMLSelectElement} */ (event.target).value);
+    find("group").addEventListener("change", () => {
+      state.group = Number(/** @type {HTMLSelectElement} */ (find("group")).value);
       // The same head, as the other group saw it.
       state.chosen = state.chosen < 0 ? -1 : rowsOfGroup().find((row) => heads.label[row] === heads.label[state.chosen]) ?? -1;
       buildGrid();
@@ -418,7 +391,6 @@
       refresh();
     });
     buildGrid();
-    arrange();
     refresh();
     let width = box.clientWidth;
     new ResizeObserver(() => { if (box.clientWidth !== width) { width = box.clientWidth; fit(); } }).observe(box);

@@ -1,0 +1,57 @@
+"""Compiled parts of a model (torch.compile): they run as if unwatched, and are listed as unseen.
+
+The compiler traces whatever function mode is active, and would compile it into the graph or fail on it. So the mode
+stands aside while a compiled part runs: no recompilation, no changed bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch._dynamo import OptimizedModule
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
+
+from headwise.capture.modules import plain_name
+
+REASON = "it runs compiled (torch.compile), where calls cannot be seen"
+WAY_OUT = "watch the model before compiling it"
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether `module.compile()` was called: then its hooks are compiled too."""
+    return module._compiled_call_impl is not None
+
+
+class CompiledParts:
+    """The compiled modules of a model; while watching, a mode stands aside for them."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._entries: list[tuple[nn.Module, str, Callable[..., Any]]] = []
+        self.names: list[str] = []
+        for path, module in [] if model is None else model.named_modules():
+            attribute = "forward" if isinstance(module, OptimizedModule) else "_compiled_call_impl"
+            if attribute == "forward" or is_compiled_in_place(module):
+                self._entries.append((module, attribute, getattr(module, attribute)))
+                self.names.append(plain_name(path))
+
+    def step_aside(self, mode: TorchFunctionMode) -> None:
+        """Let compiled modules run without the mode."""
+        for module, attribute, compiled in self._entries:
+            setattr(module, attribute, _without(mode, compiled))
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for module, attribute, compiled in self._entries:
+            setattr(module, attribute, compiled)
+
+
+def _without(mode: TorchFunctionMode, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if _get_current_function_mode() is not mode:
+            return compiled(*args, **kwargs)
+        with _pop_mode_temporarily():
+            return compiled(*args, **kwargs)
+
+    return run

@@ -1,0 +1,178 @@
+"""What cannot be done is said in one line, before any work, and leaves no file."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headwise.cli import main
+from headwise.cli.failures import guarded
+from headwise.models import opening
+from tests.models.small import save_bert
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def never_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a model takes long: what can be refused before must be."""
+
+    def opened(*_: Any, **__: Any) -> None:
+        pytest.fail("the model was opened")
+
+    monkeypatch.setattr(opening, "open_model", opened)
+
+
+@pytest.mark.usefixtures("never_opened")
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--text", ""], "--text is empty"),
+    (["--text", " \n\t"], "--text is empty"),
+    (["--text", "x", "--file", "notes.txt"], "not allowed with argument"),
+    ([], "--text --file is required"),
+    (["--file", "nowhere.txt"], "No such file"),
+    (["--file", "."], "Is a directory"),
+    (["--text", "x", "--window", "8"], "--window cuts a --file"),
+    (["--text", "x", "--batch-size", "0"], "at least 1, got '0'"),
+    (["--text", "x", "--batch-size", "many"], "at least 1, got 'many'"),
+    (["--text", "x", "--layers", "5-3"], "write 3-5"),
+    (["--text", "x", "--layers", "0,,2"], "got ''"),
+    (["--text", "x", "--layers", "-1"], "expected"),
+    (["--text", "x", "--frobnicate"], "--frobnicate"),
+    (["--text", "x", "--out", "no/such/page.html"], "there is no folder"),
+    (["--text", "x", "--out", "."], "is a folder"),
+    (["--text", "x", "--out", ""], "is a folder"),
+    (["--text", "x", "--csv", "/dev/null"], "is not an ordinary file"),
+    (["--text", "x", "--out", "same", "--save", "./same"], "is the same file as --out writes"),
+])  # fmt: skip
+def test_arguments(
+    refused: Any,
+    tiny: Path,
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert words in refused("profile", tiny, *arguments)
+
+
+@pytest.mark.usefixtures("never_opened")
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "is empty"),
+    (b" \n \n", "is empty"),
+    (b"\xef\xbb\xbf", "is empty"),
+    (b"GIF89a\0\0", "is not plain text: it has a zero byte at 6"),
+    (b"na\xefve", "is not UTF-8 text: byte 0xef at 2; save it as UTF-8"),
+])  # fmt: skip
+def test_files_that_hold_no_text(
+    refused: Any, tiny: Path, tmp_path: Path, data: bytes, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(data)
+    assert words in refused("profile", tiny, "--file", path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert f"standard input {words}" in refused("profile", tiny, "--file", "-")
+
+
+@pytest.mark.usefixtures("never_opened")
+@pytest.mark.parametrize("flag", ["--out", "--save", "--json", "--csv"])
+def test_outputs_that_exist(refused: Any, tiny: Path, tmp_path: Path, flag: str) -> None:
+    path = tmp_path / "there"
+    path.write_text("mine", encoding="utf-8")
+    said = refused("profile", tiny, "--text", "x", flag, path)
+    assert "exists; give another name, or --force to replace it" in said
+
+
+@pytest.mark.usefixtures("never_opened")
+def test_no_output_replaces_what_is_read(refused: Any, tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("the lamp", encoding="utf-8")
+    assert "which is read" in refused("profile", tiny, "--file", path, "--out", path, "--force")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--device", "tpu"], "no such device: 'tpu'; this machine has"),
+    (["--device", "cuda:77"], "no such device"),
+    (["--dtype", "int8"], "unknown dtype 'int8': expected auto, float32"),
+    (["--attn-implementation", "magic"], "cannot run with this attention implementation"),
+    (["--layers", "7"], "chose no attention layer"),
+    (["--layers", "decoder"], "no module 'decoder'"),
+])  # fmt: skip
+def test_what_a_model_cannot_do(refused: Any, tiny: Path, arguments: list[str], words: str) -> None:
+    assert words in refused("profile", tiny, "--text", "the lamp turns", *arguments)
+
+
+def test_lengths_that_do_not_fit(refused: Any, tiny: Path, tmp_path: Path) -> None:
+    said = refused("profile", tiny, "--text", "the lamp " * 50)
+    assert "--text has 102 tokens" in said
+    assert "at most 32" in said
+    assert "use --file" in said
+    path = tmp_path / "notes.txt"
+    path.write_text("the lamp", encoding="utf-8")
+    assert "--window 33 is more than" in refused("profile", tiny, "--file", path, "--window", 33)
+    assert "leaves no room for text" in refused("profile", tiny, "--file", path, "--window", 2)
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("./nowhere", "no such file or folder"),
+    ("nobody/nothing", "the hub cannot be reached"),
+    ("not a name", "no such file or folder"),
+])  # fmt: skip
+def test_names_of_no_model(refused: Any, name: str, words: str) -> None:
+    assert words in refused("profile", name, "--text", "x")
+
+
+def test_a_model_without_a_tokenizer(refused: Any, tmp_path: Path) -> None:
+    folder = save_bert(tmp_path / "bare")
+    for file in folder.glob("token*"):
+        file.unlink()
+    said = refused("profile", folder, "--text", "the lamp")
+    assert "has no tokenizer" in said
+    assert "headwise.watch(model)" in said
+
+
+def test_json_that_takes_the_model_for_its_file(refused: Any, tiny: Path) -> None:
+    assert "put it last" in refused("profile", "--json", tiny, "--text", "x")
+
+
+def test_an_unknown_command(refused: Any) -> None:
+    assert "choose from" in refused("frobnicate")
+
+
+def test_a_disk_that_refuses(
+    refused: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page is written first; that the profile then fails leaves neither."""
+    from headwise.profile import Profile
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Profile, "save", full)
+    outputs = ["--out", tmp_path / "page.html", "--save", tmp_path / "run.headwise"]
+    assert "No space left on device" in refused("profile", tiny, "--text", "the lamp", *outputs)
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    def bug() -> int:
+        return [0][1]
+
+    with pytest.raises(IndexError):
+        guarded(bug)
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in (
+        ([], "profile"),
+        (["--help"], "profile"),
+        (["profile", "--help"], "heads, not time"),
+        (["--version"], "headwise "),
+    ):
+        assert main(arguments) == 0
+        out, err = capsys.readouterr()
+        assert words in out
+        assert err == ""
