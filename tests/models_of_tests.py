@@ -10,7 +10,9 @@ from torch import Tensor, nn
 class SelfAttention(nn.Module):
     """Attention over its own tokens, through F.scaled_dot_product_attention."""
 
-    def __init__(self, width: int = 32, num_heads: int = 4, num_kv_heads: int | None = None, causal: bool = False) -> None:
+    def __init__(
+        self, width: int = 32, num_heads: int = 4, num_kv_heads: int | None = None, causal: bool = False
+    ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads or num_heads

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import torch
-
 from scripts.fetch_models import minilm, smollm2
 
 

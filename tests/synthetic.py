@@ -106,9 +106,7 @@ def synthetic(
                     rows.append(row)
     return SyntheticProfile(
         rows=pd.DataFrame(rows),
-        layers=[
-            Layer(i, name.format(i), heads, kv_heads, kinds=(kinds[i % len(kinds)],)) for i in range(layers)
-        ],
+        layers=[Layer(i, name.format(i), heads, kv_heads, kinds=(kinds[i % len(kinds)],)) for i in range(layers)],
         sequences=[Sequence(len(tokens), None, tokens)] if tokens else [],
         info={
             "headwise": "0.1.0",

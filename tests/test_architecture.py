@@ -79,9 +79,7 @@ def imports_of(file: Path) -> list[Import]:
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             # "from headwise.measures import catalogue" means the module, if there is one of that name.
-            modules = [
-                f"{base}.{alias.name}" if is_module(f"{base}.{alias.name}") else base for alias in node.names
-            ]
+            modules = [f"{base}.{alias.name}" if is_module(f"{base}.{alias.name}") else base for alias in node.names]
         found += [Import(file, getattr(node, "lineno", 0), module, node not in inside) for module in modules]
     return found
 
@@ -123,12 +121,7 @@ def test_a_room_imports_only_what_it_may(file: Path) -> None:
 def test_what_reads_profiles_needs_no_torch(room: str) -> None:
     files = [file for file in FILES if room_of(module_of(file)) == room]
     assert files
-    heavy = [
-        one
-        for file in files
-        for one in imports_of(file)
-        if one.module.split(".")[0] in ("torch", "transformers")
-    ]
+    heavy = [one for file in files for one in imports_of(file) if one.module.split(".")[0] in ("torch", "transformers")]
     assert not heavy, f"{heavy[0].file}:{heavy[0].line} imports {heavy[0].module}"
 
 

@@ -128,9 +128,7 @@ def test_causal_is_torchs_upper_left(N: int, M: int) -> None:
 def test_grouped_queries(kv: int) -> None:
     q, k, v = random_qkv(H=6, kv=kv, N=5, M=8)
     close(attention(q, k, v), sdpa(q, k, v, enable_gqa=True))
-    close(
-        attention(q, k, v, causal=True, scale=0.5), sdpa(q, k, v, is_causal=True, scale=0.5, enable_gqa=True)
-    )
+    close(attention(q, k, v, causal=True, scale=0.5), sdpa(q, k, v, is_causal=True, scale=0.5, enable_gqa=True))
 
 
 @pytest.mark.parametrize("leading", [(), (4,), (2, 3, 4)])
@@ -429,7 +427,9 @@ def test_visible_keys_and_the_sink_share_one(row: list[float], sink: float, data
     b = torch.tensor([sink], dtype=torch.float64)
     p = weights(s, ~hidden, b)[0, 0, 0]
     assert (p[hidden] == 0).all()
-    total = math.fsum([math.exp(sink), *(math.exp(x) for x, away in zip(row, hidden.tolist(), strict=True) if not away)])
+    total = math.fsum(
+        [math.exp(sink), *(math.exp(x) for x, away in zip(row, hidden.tolist(), strict=True) if not away)]
+    )
     for a in (~hidden).nonzero().flatten().tolist():
         assert math.isclose(float(p[a]), math.exp(row[a]) / total, rel_tol=1e-12)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
+import torch
 from torch import Tensor
 
 
@@ -84,6 +85,8 @@ class AttentionCall:
         full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
         if self.mask is not None and not _broadcasts(tuple(self.mask.shape), full):
             raise ValueError(f"AttentionCall: mask {tuple(self.mask.shape)} does not broadcast to {full}")
+        if self.mask is not None and self.mask.dtype != torch.bool and not self.mask.is_floating_point():
+            raise ValueError(f"AttentionCall: mask must be bool (True = may attend) or float; got {self.mask.dtype}")
         if self.real is not None and tuple(self.real.shape) != (q.shape[0], q.shape[2]):
             raise ValueError(f"AttentionCall: real must be {(q.shape[0], q.shape[2])}; got {tuple(self.real.shape)}")
         if self.sinks is not None and tuple(self.sinks.shape) != (q.shape[1],):

@@ -85,7 +85,7 @@ def attention(
     Raises:
         ValueError: Shapes that do not fit; the message says which.
     """
-    _check_shapes(q, k, v)
+    _check_shapes(q, k, v, mask, sinks)
     exact = torch.promote_types(q.dtype, torch.float32)
     queries, keys, values = (x.to(exact) for x in (q, k, v))
     if q.dim() > 2:
@@ -94,7 +94,7 @@ def attention(
     visible = visible_keys(
         q.shape[-2], k.shape[-2], mask=mask, causal=causal, window=window, device=q.device
     )  # fmt: skip
-    s = scores(queries, keys, scale=scale, softcap=softcap, bias=bias_of(mask))
+    s = scores(queries, keys, scale=scale, softcap=softcap, bias=bias_of(mask, exact))
     p = weights(s, visible, sinks)
     dropped = torch.nn.functional.dropout(p, dropout_p) if dropout_p else p
     out = (dropped @ values).to(q.dtype)
@@ -190,7 +190,7 @@ def visible_keys(
 
 
 def causal_alignment(causal: bool | str | None) -> Alignment | None:
-    """"upper_left", "lower_right" or None from what a user may write (True is upper_left, as in torch's SDPA)."""
+    """The alignment, or None, from what a user may write (True is upper_left, as in torch's SDPA)."""
     if causal is None or causal is False:
         return None
     if causal is True or causal == "upper_left":
@@ -210,9 +210,9 @@ def window_sides(window: Window | None) -> tuple[int | None, int | None]:
     return sides
 
 
-def bias_of(mask: Tensor | None) -> Tensor | None:
-    """The part of a mask that is added to the scores: a float mask itself, nothing of a bool mask."""
-    return None if mask is None or mask.dtype == torch.bool else mask
+def bias_of(mask: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:
+    """The part of a mask that is added to the scores: a float mask itself (as `dtype`), nothing of a bool mask."""
+    return None if mask is None or mask.dtype == torch.bool else mask.to(dtype)
 
 
 def cut(mask: Tensor, rows: slice, keys: slice) -> Tensor:
@@ -232,7 +232,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """`[B, N, h * d]` to `[B, h, N, d]`: a wide projection cut into heads (eq. 2)."""
     if x.shape[-1] % num_heads:
         raise ValueError(f"split_heads: a width of {x.shape[-1]} does not divide into {num_heads} heads")
-    return x.unflatten(-1, (num_heads, -1)).transpose(-3, -2)
+    heads: Tensor = x.unflatten(-1, (num_heads, -1))
+    return heads.transpose(-3, -2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -240,7 +241,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() < 2 or q.dim() != k.dim() or k.dim() != v.dim():
         raise ValueError(f"attention: q, k and v must have the same number of dimensions, 2 or more; got {shapes}")
@@ -252,3 +253,19 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ValueError(f"attention: k and v must have the same number of keys M; got {shapes}")
     if q.dim() > 2 and (k.shape[-3] != v.shape[-3] or k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]):
         raise ValueError(f"attention: the heads of q must be a multiple of those of k and v; got {shapes}")
+    if q.shape[:-3] != k.shape[:-3] or k.shape[:-3] != v.shape[:-3]:
+        raise ValueError(f"attention: q, k and v must have the same batch; got {shapes}")
+    full = (*q.shape[:-1], k.shape[-2])
+    if mask is not None:
+        if not (mask.dtype == torch.bool or mask.is_floating_point()):
+            raise ValueError(
+                f"attention: mask must be bool (True = may attend) or float (added to the scores); got {mask.dtype}: "
+                "for a 0/1 mask, pass mask.bool()"
+            )
+        fits = 1 <= mask.dim() <= len(full) and all(
+            size in (1, whole) for size, whole in zip(reversed(mask.shape), reversed(full), strict=False)
+        )
+        if not fits:
+            raise ValueError(f"attention: mask must broadcast to {full}; got {tuple(mask.shape)}")
+    if sinks is not None and (q.dim() < 3 or tuple(sinks.shape) != (q.shape[-3],)):
+        raise ValueError(f"attention: sinks must hold one logit per head of q {shapes}; got {tuple(sinks.shape)}")

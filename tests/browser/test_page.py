@@ -216,9 +216,7 @@ def test_the_card_tells_all_measures_and_their_readings(opened: Any) -> None:
     assert one.tab.locator("#card dt").count() == len(profile.measures)
 
 
-@pytest.mark.parametrize(
-    "profile", [hostile_profile, lambda: synthetic(8, 64)], ids=["long-names", "64-heads"]
-)
+@pytest.mark.parametrize("profile", [hostile_profile, lambda: synthetic(8, 64)], ids=["long-names", "64-heads"])
 def test_a_phone_never_scrolls_sideways(opened: Any, profile: Any) -> None:
     one = opened(profile(), width=360)
     one.cell(1).click()

@@ -124,9 +124,7 @@ def test_json_alone_prints_nothing_but_json(run: Any, tiny: Path) -> None:
     result = run("profile", tiny, "--text", SENTENCE, "--json")
     assert result.code == 0
     content = json.loads(result.out)
-    assert {head["label"] for head in content["heads"]} == {
-        f"L{layer}H{h}" for layer in (0, 1) for h in range(4)
-    }
+    assert {head["label"] for head in content["heads"]} == {f"L{layer}H{h}" for layer in (0, 1) for h in range(4)}
     assert content["info"]["tokens"] == 9
     assert content["verified"] is None
     assert result.err == ""
@@ -165,9 +163,7 @@ def test_a_model_that_reads_very_long_texts_gets_a_default_window(run: Any, tmp_
     assert result.code == 0, result.err
     words = result.words
     assert "2 windows" in words
-    assert (
-        "windows have 2,048 tokens by default (the model reads up to 8,192, --window N changes it)" in words
-    )
+    assert "windows have 2,048 tokens by default (the model reads up to 8,192, --window N changes it)" in words
 
 
 def test_an_encoder_decoder_reads_the_text_on_both_sides(run: Any, tmp_path: Path) -> None:
@@ -238,9 +234,7 @@ def test_nan_in_the_weights(refused: Any, tmp_path: Path) -> None:
 
 def test_an_attention_that_cannot_be_seen(refused: Any, tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    said = refused(
-        "profile", tiny, "--text", SENTENCE, "--attn-implementation", "eager", "--out", out, code=5
-    )
+    said = refused("profile", tiny, "--text", SENTENCE, "--attn-implementation", "eager", "--out", out, code=5)
     assert "encoder.layer.0.attention.self" in said
     assert "--attn-implementation sdpa" in said
 

@@ -143,9 +143,7 @@ def test_an_unknown_command(refused: Any) -> None:
     assert "choose from" in refused("frobnicate")
 
 
-def test_a_disk_that_refuses(
-    refused: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_refuses(refused: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is written first; that the profile then fails leaves neither."""
     from headwise.profile import Profile
 

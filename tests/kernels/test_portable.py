@@ -155,7 +155,17 @@ def test_calls_without_own_keys(N: int, M: int, kind: Any) -> None:
 # Masks
 
 
-SHAPES = [(2, 4, 9, 9), (2, 1, 9, 9), (1, 4, 9, 9), (1, 1, 9, 9), (4, 9, 9), (9, 9), (2, 1, 1, 9), (9,), (2, 4, 9, 1)]
+SHAPES = [
+    (2, 4, 9, 9),
+    (2, 1, 9, 9),
+    (1, 4, 9, 9),
+    (1, 1, 9, 9),
+    (4, 9, 9),
+    (9, 9),
+    (2, 1, 1, 9),
+    (9,),
+    (2, 4, 9, 1),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -222,7 +232,17 @@ def test_softcap_and_sinks(causal: Any, dtype: torch.dtype) -> None:
     sinks = torch.tensor([-INF, -3.0, 0.5, 40.0], dtype=F64).to(dtype)
     check(make(N=17, by=3.0, causal=causal, softcap=4.0, dtype=dtype))
     check(make(N=17, by=3.0, causal=causal, sinks=sinks, dtype=dtype, kv=2))
-    check(make(N=17, by=3.0, causal=causal, sinks=sinks, softcap=4.0, mask=key_padding(2, 17, "left"), dtype=dtype))
+    check(
+        make(
+            N=17,
+            by=3.0,
+            causal=causal,
+            sinks=sinks,
+            softcap=4.0,
+            mask=key_padding(2, 17, "left"),
+            dtype=dtype,
+        )
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -309,7 +329,7 @@ def test_what_stands_behind_a_mask_does_not_matter(poison: float, kind: str, cau
     k[1, :, -2:] = poison
     clean, dirty = row_statistics(call), row_statistics(call.with_(k=k))
     for name in (*STATISTICS, "argmax"):
-        assert torch.equal(getattr(clean, name), getattr(dirty, name)), name
+        torch.testing.assert_close(getattr(dirty, name), getattr(clean, name), rtol=0, atol=0, equal_nan=True)
     compare(dirty, call.with_(k=k), 1e-5)
 
 
@@ -373,15 +393,22 @@ def test_many_tiles_give_what_one_tile_gives(name: str, elements: int, monkeypat
     if elements == 1:
         assert len(tiles) == 3 * call.k.shape[1] * call.sizes[2]
     parts = row_statistics(call)
-    for what in ("visible", "own", "first", "real", "spans", "own_visible", "previous_visible", "first_visible"):
+    for what in (
+        "visible",
+        "own",
+        "first",
+        "real",
+        "spans",
+        "own_visible",
+        "previous_visible",
+        "first_visible",
+    ):
         assert torch.equal(getattr(parts.geometry, what), getattr(whole.geometry, what)), what
     rows = counted(whole)
     assert torch.equal(counted(parts), rows)
     assert torch.equal(parts.argmax[rows], whole.argmax[rows])
     for function in FUNCTIONS.values():
-        torch.testing.assert_close(
-            function(parts)[rows], function(whole)[rows], rtol=1e-12, atol=1e-12, equal_nan=True
-        )
+        torch.testing.assert_close(function(parts)[rows], function(whole)[rows], rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 def test_every_row_lies_in_exactly_one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,9 +431,7 @@ def test_permuting_heads_permutes_statistics(seed: int, heads: tuple[int, int], 
     queries = (order[:, None] * (H // kv) + torch.arange(H // kv)).flatten()
     assert call.mask is not None
     assert call.sinks is not None
-    other = call.with_(
-        q=call.q[:, queries], k=call.k[:, order], mask=call.mask[:, queries], sinks=call.sinks[queries]
-    )
+    other = call.with_(q=call.q[:, queries], k=call.k[:, order], mask=call.mask[:, queries], sinks=call.sinks[queries])
     a, b = row_statistics(call), row_statistics(other)
     for name in STATISTICS:
         torch.testing.assert_close(

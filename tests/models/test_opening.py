@@ -175,9 +175,7 @@ def test_files_that_are_no_gguf(tmp_path: Path, data: bytes, words: str) -> None
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("package", "extra"), [("transformers", "hf"), ("gguf", "gguf"), ("accelerate", "gguf")]
-)
+@pytest.mark.parametrize(("package", "extra"), [("transformers", "hf"), ("gguf", "gguf"), ("accelerate", "gguf")])
 def test_missing_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")

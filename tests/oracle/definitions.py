@@ -94,9 +94,7 @@ def weights_of(scores: Floats, seen: Bools, sinks: NDArray | None = None) -> tup
             weights[b, h, i] = np.nan
             continue
         top = s.max() if sinks is None else max(s.max(), float(sinks[h]))
-        lse = top + math.log(
-            np.exp(s - top).sum() + (0.0 if sinks is None else math.exp(float(sinks[h]) - top))
-        )
+        lse = top + math.log(np.exp(s - top).sum() + (0.0 if sinks is None else math.exp(float(sinks[h]) - top)))
         weights[b, h, i, keys] = np.exp(s - lse)
         if sink_weight is not None:
             sink_weight[b, h, i] = math.exp(float(sinks[h]) - lse)
@@ -194,7 +192,7 @@ def row_values(
         if n >= 2:
             out["entropy_ratio"][row] = entropy / math.log(choices)
         p_f = float(p[f]) if f >= 0 else 0.0
-        r = 1.0 - p_f
+        r = float(p[key != f].sum()) + p_sink  # 1 - p_f, without the loss of digits where p_f is nearly 1
         if r > 1e-3:
             out["entropy_rest"][row] = (entropy + _x_ln_x(p_f) + _x_ln_x(r)) / r
         out["effective_keys"][row] = math.exp(entropy)
@@ -210,9 +208,7 @@ def row_values(
     return out
 
 
-def head_values(
-    rows: dict[str, Floats], counted: Bools, sequence: Ints | None = None
-) -> dict[str, dict[str, Floats]]:
+def head_values(rows: dict[str, Floats], counted: Bools, sequence: Ints | None = None) -> dict[str, dict[str, Floats]]:
     """What a table says of each head: `{measure: {"mean", "std", "min", "max", "se", "rows"}}`, `[H]` each.
 
     Each head's rows are written out as a plain list first. `mean` of `max_score` is still the mean; its table value
@@ -228,9 +224,7 @@ def head_values(
         sequence = np.repeat(np.arange(B)[:, None], N, axis=1)
     table: dict[str, dict[str, Floats]] = {}
     for name, values in rows.items():
-        columns: dict[str, Floats] = {
-            s: np.full(H, np.nan) for s in ("mean", "std", "min", "max", "se", "rows")
-        }
+        columns: dict[str, Floats] = {s: np.full(H, np.nan) for s in ("mean", "std", "min", "max", "se", "rows")}
         for h in range(H):
             listed = [
                 (float(values[b, h, i]), int(sequence[b, i]))
@@ -272,9 +266,7 @@ def _x_ln_x(x: Floats | float) -> float:
     return float((some * np.log(some)).sum())
 
 
-def _check_entropy(
-    entropy: Floats, p: Floats, s: Floats, see: Bools, p_sink: Floats | None, b: NDArray | None
-) -> None:
+def _check_entropy(entropy: Floats, p: Floats, s: Floats, see: Bools, p_sink: Floats | None, b: NDArray | None) -> None:
     """The oracle against itself: lse - sum p s - p_sink b says the same as - sum p ln p, if p belongs to s."""
     for row in zip(*np.nonzero(~np.isnan(entropy)), strict=True):
         keys = see[row] & (p[row] > 0)

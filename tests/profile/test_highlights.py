@@ -44,21 +44,15 @@ def test_the_own_position_claim_is_a_fact_with_numbers() -> None:
 
 def test_a_head_at_exactly_one_half_does_not_exceed_it() -> None:
     found = highlights(table({"self_focus": 0.5}, {"self_focus": 0.1}))
-    assert (
-        "none of the 2 heads gives it more than half (the most is 0.5, L0H0)"
-        in about("self_focus", found).sentence
-    )
+    assert "none of the 2 heads gives it more than half (the most is 0.5, L0H0)" in about("self_focus", found).sentence
 
 
-@pytest.mark.parametrize(
-    ("measure", "target"), [("previous", "previous"), ("next", "next"), ("first", "first")]
-)
+@pytest.mark.parametrize(("measure", "target"), [("previous", "previous"), ("next", "next"), ("first", "first")])
 def test_positional_heads_are_named_strongest_first(measure: str, target: str) -> None:
     found = highlights(table(*({measure: value} for value in (0.6, 0.98, 0.4, 0.7, 0.55))), limit=2)
     one = about(measure, found)
     assert (
-        one.sentence
-        == f"L0H1, L0H3 and 2 more put more than half of their weight on the {target} token (up to 0.98)."
+        one.sentence == f"L0H1, L0H3 and 2 more put more than half of their weight on the {target} token (up to 0.98)."
     )
     assert one.heads == ("L0H1", "L0H3", "L0H0", "L0H4")
     assert one.places == (1, 3, 0, 4)
@@ -88,17 +82,14 @@ def test_broad_sharp_far() -> None:
 def test_scores_beyond_qk_clip_are_said_to_be() -> None:
     calm = about("max_score", highlights(table({"max_score": 12.34}, {"max_score": -3.0})))
     assert calm.sentence == "The largest score is 12.3 (L0H0); QK-clip would step in at 100."
-    wild = about(
-        "max_score", highlights(table({"max_score": 100.4}, {"max_score": 3000.0}, {"max_score": 100.0}))
-    )
+    wild = about("max_score", highlights(table({"max_score": 100.4}, {"max_score": 3000.0}, {"max_score": 100.0})))
     assert wild.sentence == "L0H1 and L0H0 reach scores above 100, QK-clip's threshold (up to 3,000)."
 
 
 def test_masked_and_nonfinite_rows_are_never_silent() -> None:
     found = highlights(table({"masked_rows": 2}, {"layer": 3, "masked_rows": 5}, {"nonfinite_rows": 1}))
     assert about("masked_rows", found).sentence == (
-        "In layers 0 and 3, rows may see no key at all (up to 5 rows a head): "
-        "they are counted, never averaged."
+        "In layers 0 and 3, rows may see no key at all (up to 5 rows a head): they are counted, never averaged."
     )
     assert about("nonfinite_rows", found).sentence == (
         "L0H2 met NaN or infinite scores (up to 1 row a head): those rows are counted, never averaged."
@@ -106,9 +97,7 @@ def test_masked_and_nonfinite_rows_are_never_silent() -> None:
 
 
 def test_undefined_values_are_skipped() -> None:
-    found = highlights(
-        table({"self_focus": NAN, "next": NAN}, {"self_focus": 0.2, "next": NAN}, {"self_focus": 0.4})
-    )
+    found = highlights(table({"self_focus": NAN, "next": NAN}, {"self_focus": 0.2, "next": NAN}, {"self_focus": 0.4}))
     assert not [one for one in found if one.measure == "next"]
     assert "The average head gives 0.3" in about("self_focus", found).sentence
     assert "none of the 2 heads that have one" in about("self_focus", found).sentence

@@ -33,21 +33,14 @@ class Reader(HTMLParser):
             self.scripts.append("")
 
     def handle_data(self, data: str) -> None:
-        if (
-            self.elements
-            and self.elements[-1][0] == "script"
-            and self.lasttag == "script"
-            and self.cdata_elem
-        ):
+        if self.elements and self.elements[-1][0] == "script" and self.lasttag == "script" and self.cdata_elem:
             self.scripts[-1] += data
         elif self.cdata_elem is None:
             self.text.append(data)
 
 
 def hostile_profile() -> Any:
-    profile = synthetic(
-        2, 2, name=HOSTILE + "{}", model=HOSTILE, tokens=[HOSTILE, "我", "\ud83d", "\x00", "\n", ""]
-    )
+    profile = synthetic(2, 2, name=HOSTILE + "{}", model=HOSTILE, tokens=[HOSTILE, "我", "\ud83d", "\x00", "\n", ""])
     profile.unseen = [Unseen(HOSTILE, HOSTILE, HOSTILE, 3)]
     profile.info[HOSTILE] = HOSTILE
     return profile
@@ -89,9 +82,7 @@ def test_a_highlight_links_each_named_head_to_its_own_row() -> None:
         assert data["heads"]["label"][part["row"]] == part["text"]
         phase = "decode" if one["sentence"].startswith("While decoding") else "prefill"
         assert data["heads"]["phase"][part["row"]] == phase
-    assert all(
-        "".join(part["text"] for part in one["parts"]) == one["sentence"] for one in data["highlights"]
-    )
+    assert all("".join(part["text"] for part in one["parts"]) == one["sentence"] for one in data["highlights"])
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "\u2029<>&", "</SCRIPT>", "<!--"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
@@ -67,15 +68,15 @@ def running_modules(frame: FrameType | None = None) -> list[Running]:
 
 def bind(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Positional and keyword arguments of a module's forward, by name. A wrapper's are bound as its inner module's."""
-    while isinstance(inner := getattr(module, "module", None), nn.Module) and not _positional(type(module)):
+    while isinstance(inner := getattr(module, "module", None), nn.Module) and not _positional(type(module).forward):
         module = inner
-    return dict(zip(_positional(type(module)), args, strict=False)) | kwargs
+    return dict(zip(_positional(type(module).forward), args, strict=False)) | kwargs
 
 
 @lru_cache(maxsize=1024)
-def _positional(kind: type[nn.Module]) -> tuple[str, ...]:
+def _positional(forward: Callable[..., Any]) -> tuple[str, ...]:
     try:
-        parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
+        parameters = list(inspect.signature(forward).parameters.values())[1:]
     except (TypeError, ValueError):
         return ()
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -94,7 +94,16 @@ def _shared_geometry(call: AttentionCall, forward: Forward) -> Geometry:
     if mask is not None:
         described = (mask.data_ptr(), mask._version, mask.dtype, tuple(mask.shape), mask.stride())
     rows = None if real is None else (real.data_ptr(), real._version, real.stride())
-    key = (described, rows, call.sizes[0], *call.sizes[2:], call.causal, call.window, call.is_cross, call.q.device)
+    key = (
+        described,
+        rows,
+        call.sizes[0],
+        *call.sizes[2:],
+        call.causal,
+        call.window,
+        call.is_cross,
+        call.q.device,
+    )
     if key not in forward.geometries:
         forward.geometries[key] = (geometry_of(call), (mask, real))
     return forward.geometries[key][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from headwise.call import AttentionCall
 
 PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+Alignment = Literal["upper_left", "lower_right"]
 
 PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -34,7 +36,9 @@ class Heads:
     num_kv_heads: int | None = None
 
 
-def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor, heads: Heads) -> tuple[AttentionCall, Tensor, float]:
+def read_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor, heads: Heads
+) -> tuple[AttentionCall, Tensor, float]:
     """The call in the form `[B, heads, tokens, width]`, its output in that form, and its dropout probability.
 
     Args:
@@ -48,7 +52,8 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor, heads:
     """
     given = dict(zip(PARAMETERS, args, strict=False)) | kwargs
     q, k, v = given["query"], given["key"], given["value"]
-    mask, causal = given.get("attn_mask"), "upper_left" if given.get("is_causal") else None
+    mask = given.get("attn_mask")
+    causal: Alignment | None = "upper_left" if given.get("is_causal") else None
     if isinstance(mask, CausalBias):
         causal = "lower_right" if mask.variant == CausalVariant.LOWER_RIGHT else "upper_left"
         mask = None
@@ -57,7 +62,8 @@ def read_call(args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor, heads:
             _must_be_plain(tensor)
     if 0 in q.shape or 0 in k.shape:
         raise UnmeasurableError("an empty query or key tensor", "nothing to do: there is no weight to measure")
-    q, k, v, mask = (_as_operation(t, q) for t in (q, k, v, mask))
+    q, k, v = (_as_operation(t, q) for t in (q, k, v))
+    mask = None if mask is None else _as_operation(mask, q)
     q, k, v, mask, out = _four_dimensional(q, k, v, mask, out, heads)
     q, k, v, mask, out = _unfold(q, k, v, mask, out, heads)
     scale = given.get("scale")
@@ -79,10 +85,8 @@ def _must_be_plain(tensor: Tensor) -> None:
         raise UnmeasurableError(f"tensors of type {kind}", "watch the model with plain torch tensors")
 
 
-def _as_operation(tensor: Tensor | None, q: Tensor) -> Tensor | None:
+def _as_operation(tensor: Tensor, q: Tensor) -> Tensor:
     """The tensor as the operation casts it: under autocast, to the autocast dtype."""
-    if tensor is None:
-        return None
     tensor = tensor.detach()
     kind = q.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
@@ -131,7 +135,7 @@ def _unfold(
     Only the module's own head counts tell this from a short prompt.
     """
     H, kv = heads.num_heads, heads.num_kv_heads
-    if not H or not kv or H == kv or q.shape[1] != kv or k.shape[1] != kv or q.shape[2] * kv != H:
+    if not H or not kv or kv == H or q.shape[1] != kv or k.shape[1] != kv or q.shape[2] * kv != H:
         return q, k, v, mask, out
     if mask is not None and mask.dim() == 4 and mask.shape[1] * mask.shape[2] == H:
         mask = mask.reshape(mask.shape[0], H, 1, mask.shape[3])

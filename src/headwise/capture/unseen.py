@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
-from headwise.capture.names import Names
 from headwise.capture.modules import plain_name
+from headwise.capture.names import Names
 from headwise.profile import Profile
 
 OTHER_ATTENTION: dict[Callable[..., Any], tuple[str, str]] = {

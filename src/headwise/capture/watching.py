@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Literal
 
@@ -16,7 +17,13 @@ from torch.overrides import TorchFunctionMode
 from headwise.call import Place
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards, rows_of
-from headwise.capture.modules import Running, has_sliding_window, head_counts, reads_other_sequence, running_modules
+from headwise.capture.modules import (
+    Running,
+    has_sliding_window,
+    head_counts,
+    reads_other_sequence,
+    running_modules,
+)
 from headwise.capture.names import Names
 from headwise.capture.quiet import quiet
 from headwise.capture.recorder import Recorder
@@ -111,7 +118,7 @@ class Watch:
         for name in self._compiled.names:
             self._recorder.unseen(name, REASON, WAY_OUT)
         self._mode = _Mode(self._seen, self._other)
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._compiled.step_aside(self._mode)
         return self.profile
 
@@ -121,7 +128,7 @@ class Watch:
             raise RuntimeError("watch: this watch is not running")
         mode, self._mode = self._mode, None
         self._compiled.restore()
-        mode.__exit__(None, None, None)
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._forwards.detach()
         self._settle()
         note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
@@ -186,13 +193,14 @@ class Watch:
         name: str,
         index: int,
     ) -> None:
-        heads = _heads(stack)
+        caller = _attending(stack)
+        heads = Heads() if caller is None else Heads(*head_counts(caller.module))
         call, out, dropout = read_call(args, kwargs, out, heads)
         B, H, N, M = call.sizes
-        cross = _is_cross(stack, N, M, call.causal is not None, call.mask)
+        cross = _is_cross(caller, N, M, call.causal is not None, call.mask)
         decode = N == 1 and (M > 1 if forward.past is None else forward.past > 0)
         kind: Literal["self", "cross", "window"] = "cross" if cross else "self"
-        if not cross and stack and has_sliding_window(stack[0].module):
+        if not cross and caller is not None and has_sliding_window(caller.module):
             kind = "window"
         groups = H // (heads.num_kv_heads if heads.num_heads == H and heads.num_kv_heads else call.k.shape[1])
         place = Place(number, name, index, "decode" if decode else "prefill", kind, groups)
@@ -228,7 +236,11 @@ class _Mode(TorchFunctionMode):
         self._other = other
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         # A compiled graph must stay as it is: what runs inside one is listed as unseen.
@@ -245,23 +257,25 @@ class _Mode(TorchFunctionMode):
         return out
 
 
-def _heads(stack: list[Running]) -> Heads:
-    """Head counts from the calling module, or from the one around it (attention may be a small module inside)."""
-    for running in stack[:2]:
-        heads, kv_heads = head_counts(running.module)
-        if heads is not None:
-            return Heads(heads, kv_heads)
-    return Heads()
+def _attending(stack: list[Running]) -> Running | None:
+    """The module whose attention it is: the caller, or the one around it if the caller is a mere function of it.
+
+    Some models put the bare operation into a small module of its own, without parameters.
+    """
+    if not stack:
+        return None
+    bare = next(stack[0].module.parameters(), None) is None
+    return stack[1] if bare and len(stack) > 1 else stack[0]
 
 
-def _is_cross(stack: list[Running], num_queries: int, num_keys: int, causal: bool, mask: Tensor | None) -> bool:
+def _is_cross(caller: Running | None, num_queries: int, num_keys: int, causal: bool, mask: Tensor | None) -> bool:
     """Whether the keys are another sequence's: as the module was called, else by the shape.
 
     Without a causal limit, several queries over another number of keys are cross-attention, unless a mask of several
     rows shows that it is a cache (row by row one key more: told by the geometry).
     """
-    for running in stack[:2]:
-        if reads_other_sequence(running) or getattr(running.module, "is_cross_attention", False) is True:
+    if caller is not None:
+        if reads_other_sequence(caller) or getattr(caller.module, "is_cross_attention", False) is True:
             return True
     if num_queries in (1, num_keys) or causal:
         return False
@@ -280,10 +294,8 @@ def _is_wanted(wanted: tuple[int | str, ...] | None, number: int, name: str) -> 
 
 
 def _facts(model: nn.Module | None) -> dict[str, str | int | float]:
-    from headwise import __version__
-
     facts: dict[str, str | int | float] = {
-        "headwise": __version__,
+        "headwise": version("headwise"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -70,9 +70,7 @@ def plan(arguments: argparse.Namespace, reads: Sequence[Path] = ()) -> list[Outp
         output = Output(f"--{name}", Path(value).expanduser().resolve(), write)
         _check(output, value, arguments.force)
         if output.path in taken:
-            raise InputError(
-                f"{output.flag} {value} is the same file as {taken[output.path]}; give it another name"
-            )
+            raise InputError(f"{output.flag} {value} is the same file as {taken[output.path]}; give it another name")
         taken[output.path] = f"{output.flag} writes"
         outputs.append(output)
     return outputs
@@ -104,9 +102,7 @@ def write(outputs: Sequence[Output], profile: Profile) -> None:
             try:
                 output.write(profile, part)
             except OSError as error:
-                raise InputError(
-                    f"{output.flag} {output.path} cannot be written: {error.strerror}"
-                ) from error
+                raise InputError(f"{output.flag} {output.path} cannot be written: {error.strerror}") from error
         for output, part in staged.items():
             part.replace(output.path)
     finally:

@@ -35,18 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default="auto", help="auto, float32, bfloat16, float16, float64 (default: as stored)"
     )
-    parser.add_argument(
-        "--attn-implementation", metavar="NAME", help="sdpa, eager, ... (default: the model's)"
-    )
+    parser.add_argument("--attn-implementation", metavar="NAME", help="sdpa, eager, ... (default: the model's)")
     parser.add_argument("--layers", metavar="LIST", help="only these: 0,3-5, or module paths")
     parser.add_argument("--window", metavar="N", type=_count, help="tokens of a window of --file")
     parser.add_argument("--batch-size", metavar="N", type=_count, help="windows read at once")
-    parser.add_argument(
-        "--verify", action="store_true", help="compare weights times values with the model's output"
-    )
-    parser.add_argument(
-        "--trust-remote-code", action="store_true", help="let the model's repository run its own code"
-    )
+    parser.add_argument("--verify", action="store_true", help="compare weights times values with the model's output")
+    parser.add_argument("--trust-remote-code", action="store_true", help="let the model's repository run its own code")
     parser.add_argument(
         "--allow-pickle",
         action="store_true",
@@ -72,9 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         cut = windows.whole(opened, text)
     else:
         cut = windows.cut(opened, text, arguments.window)
-    recorded = recording.record(
-        opened, cut, batch_size=arguments.batch_size, layers=layers, verify=arguments.verify
-    )
+    recorded = recording.record(opened, cut, batch_size=arguments.batch_size, layers=layers, verify=arguments.verify)
     profile = recorded.profile
     soundness.require_sound(profile, opened, layers)
     source = "--text" if arguments.text is not None else "stdin" if arguments.file == "-" else arguments.file
@@ -144,9 +136,7 @@ def _open(arguments: argparse.Namespace) -> OpenedModel:
         )
 
 
-def _facts(
-    opened: OpenedModel, cut: Windows, recorded: Recording, source: str
-) -> dict[str, str | int | float]:
+def _facts(opened: OpenedModel, cut: Windows, recorded: Recording, source: str) -> dict[str, str | int | float]:
     """What a page and a table say about the run."""
     notes = list(opened.notes)
     if cut.why:

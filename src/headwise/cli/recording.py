@@ -74,9 +74,7 @@ def record(
         torch.no_grad(),
         watching as profile,
     ):
-        warnings.simplefilter(
-            "ignore"
-        )  # what headwise itself warns of stands in profile.unseen, and is printed
+        warnings.simplefilter("ignore")  # what headwise itself warns of stands in profile.unseen, and is printed
         task = bar.add_task("Reading windows", total=len(windows.ids))
         for batch in windows.batches(batch_size):
             _forward(opened, batch)

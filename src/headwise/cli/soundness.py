@@ -31,9 +31,7 @@ def require_sound(profile: Profile, opened: OpenedModel, layers: list[int | str]
             )
 
 
-def _nothing(
-    profile: Profile, opened: OpenedModel, layers: list[int | str] | None
-) -> InputError | ModelError:
+def _nothing(profile: Profile, opened: OpenedModel, layers: list[int | str] | None) -> InputError | ModelError:
     if profile.unseen:
         first = profile.unseen[0]
         more = f" (and {len(profile.unseen) - 1} more)" if len(profile.unseen) > 1 else ""
@@ -44,9 +42,7 @@ def _nothing(
         )
     if layers is not None:
         asked = ", ".join(map(str, layers))
-        return InputError(
-            f"--layers {asked} chose no attention layer of {opened.name}; without --layers all are shown"
-        )
+        return InputError(f"--layers {asked} chose no attention layer of {opened.name}; without --layers all are shown")
     return ModelError(
         f"no attention was seen while {opened.name} ran: it may have none, or compute it in a way that "
         "headwise does not know; try --attn-implementation sdpa"

@@ -65,9 +65,7 @@ def read_text(name: str) -> str:
     except OSError as error:
         raise InputError(f"--file {name} cannot be read: {error.strerror or error}") from error
     if b"\0" in data:
-        raise InputError(
-            f"{where} is not plain text: it has a zero byte at {data.index(0)}; give a text file in UTF-8"
-        )
+        raise InputError(f"{where} is not plain text: it has a zero byte at {data.index(0)}; give a text file in UTF-8")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -127,9 +125,7 @@ def cut(opened: OpenedModel, text: str, length: int | None = None) -> Windows:
         else:
             length = limit
     elif limit is not None and length > limit:
-        raise InputError(
-            f"--window {length:,} is more than {opened.name} reads at once: {limit:,}; give less"
-        )
+        raise InputError(f"--window {length:,} is more than {opened.name} reads at once: {limit:,}; give less")
     step = length - extra
     if step < 1:
         raise InputError(

@@ -3,5 +3,17 @@
 from headwise.kernels.chooser import KERNELS, Choice, choose, row_statistics
 from headwise.kernels.geometry import Geometry, geometry_of
 from headwise.kernels.protocol import Kernel, RowStatistics
+from headwise.kernels.tiles import Tile, weight_tile
 
-__all__ = ["KERNELS", "Choice", "Geometry", "Kernel", "RowStatistics", "choose", "geometry_of", "row_statistics"]
+__all__ = [
+    "KERNELS",
+    "Choice",
+    "Geometry",
+    "Kernel",
+    "RowStatistics",
+    "Tile",
+    "choose",
+    "geometry_of",
+    "row_statistics",
+    "weight_tile",
+]

@@ -57,9 +57,7 @@ def choose(call: AttentionCall, kernel: str | None = None) -> Choice:
     raise ValueError("no kernel can run this call: " + "; ".join(f"{name}: {why}" for name, why in refused))
 
 
-def row_statistics(
-    call: AttentionCall, kernel: str | None = None, geometry: Geometry | None = None
-) -> RowStatistics:
+def row_statistics(call: AttentionCall, kernel: str | None = None, geometry: Geometry | None = None) -> RowStatistics:
     """The row statistics of a call, without autograd.
 
     Args:

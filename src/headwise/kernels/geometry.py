@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.equations import causal_alignment, visible_keys, window_sides
 
-BLOCK_ELEMENTS = 1 << 22
+BLOCK_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,11 @@ def geometry_of(call: AttentionCall) -> Geometry:
 
 def _scan(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
     """Count of visible keys and their span per row, and the keys that any row of the sequence sees `[b, M]`."""
-    B, H, N, M = call.sizes
+    _, _, N, M = call.sizes
     device = call.q.device
     key = torch.arange(M, device=device)
     one_row = _rows_alike(call)
-    mask_shape = (1, 1) if call.mask is None else ((1, 1, 1, 1) + tuple(call.mask.shape))[-4:-2]
-    b, h = mask_shape
+    b, h = (1, 1) if call.mask is None else (1, 1, 1, 1, *call.mask.shape)[-4:-2]
     step = max(1, BLOCK_ELEMENTS // max(1, b * h * M))
     counts, spans = [], []
     seen = torch.zeros(b, M, dtype=torch.bool, device=device)
@@ -167,7 +166,7 @@ def _segments(spans: Tensor, counts: Tensor, seen: Tensor) -> Tensor | None:
 
 
 def _first_keys(seen: Tensor, segment: Tensor | None, num_queries: int) -> Tensor:
-    """f per row `[b, N]`: the first key of its sequence that any row may see, -1 if there is none."""
+    """F per row `[b, N]`: the first key of its sequence that any row may see, -1 if there is none."""
     b, M = seen.shape
     key = torch.arange(M, device=seen.device)
     where = torch.where(seen, key, M).expand(b, M)

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.equations import bias_of, cut, visible_keys
 from headwise.kernels.geometry import Geometry
 from headwise.kernels.protocol import STATISTICS, RowStatistics
+from headwise.kernels.tiles import Tile, score_tile, working_dtype
 
 TILE_ELEMENTS = 1 << 20
 """Scores held at once: 4 MB in float32, which a CPU's cache can hold and a GPU can still keep busy."""
@@ -39,29 +38,17 @@ class PortableKernel:
     def run(self, call: AttentionCall, geometry: Geometry) -> RowStatistics:
         """The row statistics of a call."""
         B, H, N, _ = call.sizes
-        dtype = torch.promote_types(call.q.dtype, torch.float32)
+        dtype = working_dtype(call)
         out = {name: torch.empty(B, H, N, dtype=dtype, device=call.q.device) for name in STATISTICS}
         argmax = torch.empty(B, H, N, dtype=torch.int64, device=call.q.device)
         for tile in _tiles(call, geometry):
             place = (tile.batch, tile.heads, tile.rows)
-            scores = _scores(call, tile, dtype)
-            for name, value in _reduce(call, geometry, tile, scores).items():
+            for name, value in _reduce(call, geometry, tile, score_tile(call, tile)).items():
                 (argmax if name == "argmax" else out[name])[place] = value
         return RowStatistics(**out, argmax=argmax, geometry=geometry, has_sinks=call.sinks is not None)
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """Some sequences, the query heads of some key-value heads, some rows, and the keys that they may see."""
-
-    batch: slice
-    heads: slice
-    kv_heads: slice
-    rows: slice
-    keys: slice
-
-
-def _tiles(call: AttentionCall, geometry: Geometry) -> Iterator[_Tile]:
+def _tiles(call: AttentionCall, geometry: Geometry) -> Iterator[Tile]:
     B, H, N, M = call.sizes
     kv_heads = call.k.shape[1]
     group = H // kv_heads
@@ -80,39 +67,10 @@ def _tiles(call: AttentionCall, geometry: Geometry) -> Iterator[_Tile]:
             for h in range(0, kv_heads, heads):
                 kv = slice(h, min(kv_heads, h + heads))
                 queries = slice(kv.start * group, kv.stop * group)
-                yield _Tile(slice(b, min(B, b + batch)), queries, kv, span, keys)
+                yield Tile(slice(b, min(B, b + batch)), queries, kv, span, keys)
 
 
-def _scores(call: AttentionCall, tile: _Tile, dtype: torch.dtype) -> Tensor:
-    """The tile's scores `[b, h, R, m]`, -inf at hidden keys (eq. 1 before the softmax)."""
-    _, _, N, M = call.sizes
-    scale = 1 / math.sqrt(call.q.shape[-1]) if call.scale is None else call.scale
-    q = call.q[tile.batch, tile.heads, tile.rows].to(dtype)
-    k = call.k[tile.batch, tile.kv_heads, tile.keys].to(dtype)
-    b, h, R, d = q.shape
-    # The query heads of one key-value head lie one under the other, so that k is never repeated.
-    s = (q.reshape(b, k.shape[1], -1, d) @ k.transpose(-2, -1)).view(b, h, R, k.shape[2])
-    s *= scale
-    if call.softcap is not None:
-        s.div_(call.softcap).tanh_().mul_(call.softcap)
-    bias = bias_of(call.mask)
-    if bias is not None:
-        s += _part(cut(bias, tile.rows, tile.keys), tile)
-    visible = visible_keys(
-        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.rows, keys=tile.keys,
-        hide_below=call.hide_below, device=s.device,
-    )  # fmt: skip
-    return s if visible is None else s.masked_fill_(~_part(visible, tile), -math.inf)
-
-
-def _part(x: Tensor, tile: _Tile) -> Tensor:
-    """The tile's sequences and heads of something that broadcasts to `[B, H, ...]`."""
-    x = x[(None,) * (4 - x.dim())]
-    x = x[tile.batch] if x.shape[0] > 1 else x
-    return x[:, tile.heads] if x.shape[1] > 1 else x
-
-
-def _reduce(call: AttentionCall, geometry: Geometry, tile: _Tile, s: Tensor) -> dict[str, Tensor]:
+def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, s: Tensor) -> dict[str, Tensor]:
     """Every statistic of the tile's rows, each `[b, h, R]`, from its scores `s [b, h, R, m]`, which are used up."""
     top, argmax = s.max(-1)
     shift = top
@@ -164,7 +122,7 @@ def _reduce(call: AttentionCall, geometry: Geometry, tile: _Tile, s: Tensor) -> 
     }
 
 
-def _rows(keys: Tensor, tile: _Tile) -> Tensor:
+def _rows(keys: Tensor, tile: Tile) -> Tensor:
     """The tile's part of key indices `[b, N]`."""
     return (keys[tile.batch] if keys.shape[0] > 1 else keys)[:, tile.rows]
 

@@ -76,4 +76,5 @@ def _at(p: Tensor, key: Tensor) -> Tensor:
 
 
 def _entropy(p: Tensor) -> Tensor:
-    return -torch.special.xlogy(p, p).sum(-1)
+    terms: Tensor = torch.special.xlogy(p, p)
+    return -terms.sum(-1)

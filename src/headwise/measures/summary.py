@@ -64,14 +64,12 @@ def summarise(s: RowStatistics, measures: tuple[str, ...]) -> Part:
     """
     counts_rows = counted(s)
     step = max(1, CHUNK_ELEMENTS // max(1, counts_rows.numel()))
-    chunks = [
-        _moments(s, measures[i : i + step], counts_rows) for i in range(0, len(measures), step)
-    ]  # fmt: skip
-    sums = [torch.cat(column) for column in zip(*chunks, strict=True)]
-    return Part(_counts(s, counts_rows), *sums[:7], _offsets(s, counts_rows), *sums[7:])
+    chunks = [_moments(s, measures[i : i + step], counts_rows) for i in range(0, len(measures), step)]
+    sums = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    return Part(counts=_counts(s, counts_rows), offsets=_offsets(s, counts_rows), **sums)
 
 
-def _moments(s: RowStatistics, measures: tuple[str, ...], counts: Tensor) -> tuple[Tensor, ...]:
+def _moments(s: RowStatistics, measures: tuple[str, ...], counts: Tensor) -> dict[str, Tensor]:
     value = torch.stack([FUNCTIONS[name](s).expand(counts.shape) for name in measures]).double()
     defined = counts & ~torch.isnan(value)
     rows = defined.sum((1, 3)).double()
@@ -82,17 +80,17 @@ def _moments(s: RowStatistics, measures: tuple[str, ...], counts: Tensor) -> tup
     high = torch.where(defined, value, -math.inf).amax((1, 3))
     present = defined.double()
     bins = torch.nn.functional.one_hot(_bins(s), POSITION_BINS).double()
-    return (
-        rows,
-        mean,
-        m2,
-        low,
-        high,
-        _by_sequence(kept, s.geometry.segment),
-        _by_sequence(present, s.geometry.segment),
-        _by_bin(kept, bins),
-        _by_bin(present, bins),
-    )
+    return {
+        "rows": rows,
+        "mean": mean,
+        "m2": m2,
+        "low": low,
+        "high": high,
+        "cluster_sum": _by_sequence(kept, s.geometry.segment),
+        "cluster_rows": _by_sequence(present, s.geometry.segment),
+        "bin_sum": _by_bin(kept, bins),
+        "bin_rows": _by_bin(present, bins),
+    }
 
 
 def _by_sequence(x: Tensor, segment: Tensor | None) -> Tensor:

@@ -69,7 +69,11 @@ class Accumulator:
             self.open_rows = self.open_rows + part.cluster_rows
         else:
             self.close()
-            self.open_names, self.open_sum, self.open_rows = part.sequences, part.cluster_sum, part.cluster_rows
+            self.open_names, self.open_sum, self.open_rows = (
+                part.sequences,
+                part.cluster_sum,
+                part.cluster_rows,
+            )
         self._combine({name: getattr(part, name) for name in (*ADDED, *MOMENTS)})
 
     def close(self) -> None:
@@ -123,7 +127,7 @@ class Accumulator:
         low, high = (np.where(some, a[name][k], none) for name in ("low", "high"))
         std = np.where(some, np.sqrt(np.maximum(a["m2"][k], 0) / np.maximum(rows, 1)), none)
         is_max = summary == "max"
-        se = none if is_max else _clustered_error(*(a[name][k] for name in CLUSTERS), mean)
+        se = none if is_max else _clustered_error({name: a[name][k] for name in CLUSTERS})
         return {"": high if is_max else mean, "_std": std, "_min": low, "_max": high, "_se": se}
 
 
@@ -141,12 +145,13 @@ def _cluster_sums(total: Array, rows: Array) -> dict[str, Array]:
     }
 
 
-def _clustered_error(count: Array, s: Array, ss: Array, sn: Array, n: Array, nn: Array, mean: Array) -> Array:
+def _clustered_error(sums: dict[str, Array]) -> Array:
     """Standard error of the ratio sum S_c / sum N_c: residuals S_c - mean N_c, with the C / (C - 1) correction."""
     import numpy as np
 
-    mean = np.where(n > 0, s / np.maximum(n, 1), mean)
-    residual = np.maximum(ss - 2 * mean * sn + mean**2 * nn, 0)
+    count, n = sums["sequences"], sums["n"]
     with np.errstate(divide="ignore", invalid="ignore"):
+        mean = sums["s"] / n
+        residual = np.maximum(sums["ss"] - 2 * mean * sums["sn"] + mean**2 * sums["nn"], 0)
         error: Array = np.sqrt(residual * count / (count - 1)) / n
     return np.where(count >= 2, error, np.nan)

@@ -21,9 +21,8 @@ SCHEMA = 1
 
 def write(profile: Profile, path: Path) -> None:
     """Write a profile, at once or not at all."""
-    from safetensors.numpy import save
-
     import numpy as np
+    from safetensors.numpy import save
 
     layers = profile.layers
     groups = sorted(profile.groups)

@@ -107,9 +107,7 @@ def _own_position(part: _Part) -> Highlight | None:
     heads = f"{len(rows):,} heads" + ("" if len(rows) == len(part.table) else " that have one")
     text = f"the average head gives {_number(_mean(values))} of its weight to its own position; "
     if not above:
-        text += (
-            f"none of the {heads} gives it more than half (the most is {largest}, {part.named(rows[:1])})."
-        )
+        text += f"none of the {heads} gives it more than half (the most is {largest}, {part.named(rows[:1])})."
     elif len(above) == 1:
         text += f"1 of {heads} gives it more than half: {part.named(above)} ({largest})."
     else:
@@ -140,9 +138,7 @@ def _broad(part: _Part) -> Highlight | None:
     rows = [row for row, value in values.items() if value > EVEN]
     if not rows:
         return None
-    spread, its, they, up_to = (
-        ("spreads", "its", "it", "") if len(rows) == 1 else ("spread", "their", "they", "up to ")
-    )
+    spread, its, they, up_to = ("spreads", "its", "it", "") if len(rows) == 1 else ("spread", "their", "they", "up to ")
     text = (
         f"{part.named(rows)} {spread} {its} weight almost evenly over the keys {they} may see "
         f"(entropy ratio {up_to}{_number(values[rows[0]])}; 1 is uniform)."
@@ -185,9 +181,7 @@ def _largest_score(part: _Part) -> Highlight | None:
         reach, up_to = ("reaches a score", "") if len(above) == 1 else ("reach scores", "up to ")
         text = f"{part.named(above)} {reach} above {QK_CLIP:g}, QK-clip's threshold ({up_to}{largest})."
     else:
-        text = (
-            f"the largest score is {largest} ({part.named(rows[:1])}); QK-clip would step in at {QK_CLIP:g}."
-        )
+        text = f"the largest score is {largest} ({part.named(rows[:1])}); QK-clip would step in at {QK_CLIP:g}."
     return part.highlight("max_score", "Largest score", text, above or rows[:1])
 
 
@@ -197,8 +191,7 @@ def _nonfinite(part: _Part) -> Highlight | None:
         return None
     rows = list(counts)
     text = (
-        f"{part.named(rows)} met NaN or infinite scores ({_rows_of(counts)}): "
-        "those rows are counted, never averaged."
+        f"{part.named(rows)} met NaN or infinite scores ({_rows_of(counts)}): those rows are counted, never averaged."
     )
     return part.highlight("nonfinite_rows", "Scores that are not finite", text, rows)
 
@@ -208,9 +201,7 @@ def _masked(part: _Part) -> Highlight | None:
     if not counts:
         return None
     layers = sorted({int(part.table["layer"].loc[row]) for row in counts})
-    some = (
-        f"layer {layers[0]}" if len(layers) == 1 else f"layers {_listed(list(map(str, layers)), part.limit)}"
-    )
+    some = f"layer {layers[0]}" if len(layers) == 1 else f"layers {_listed(list(map(str, layers)), part.limit)}"
     text = f"in {some}, rows may see no key at all ({_rows_of(counts)}): they are counted, never averaged."
     return part.highlight("masked_rows", "Rows that see nothing", text, list(counts))
 

@@ -140,7 +140,8 @@ class Profile:
             known = self._layers[layer.layer]
             if known.num_heads != layer.num_heads:
                 raise ValueError(
-                    f"layer {layer.layer} ({known.name}): expected {known.num_heads} heads as before, got {layer.num_heads}"
+                    f"layer {layer.layer} ({known.name}): expected {known.num_heads} heads as before, "
+                    f"got {layer.num_heads}"
                 )
             known.absorb(layer)
         else:
@@ -171,7 +172,8 @@ class Profile:
         """
         if self.measures != other.measures:
             raise ValueError(
-                f"merge: both profiles must hold the same measures; got {', '.join(self.measures)} and {', '.join(other.measures)}"
+                f"merge: both profiles must hold the same measures; got {', '.join(self.measures)} "
+                f"and {', '.join(other.measures)}"
             )
         mine, theirs = self._layers, {layer.layer: layer for layer in other.layers}
         self._settle()

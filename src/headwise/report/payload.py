@@ -118,9 +118,7 @@ def _groups(table: DataFrame) -> tuple[list[str], list[str], list[int]]:
     order = list(dict.fromkeys(keys))
     names = []
     for key in order:
-        parts = [
-            f"call {value}" if column == "call" else str(value) for column, value in zip(by, key, strict=True)
-        ]
+        parts = [f"call {value}" if column == "call" else str(value) for column, value in zip(by, key, strict=True)]
         names.append(plain(", ".join(parts)) or "all")
     return by, names, [order.index(key) for key in keys]
 

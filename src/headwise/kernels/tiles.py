@@ -1,0 +1,67 @@
+"""Tiles: some rows of the scores or weights of a call, made when needed and never kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.equations import bias_of, cut, visible_keys, weights
+
+
+def _everything() -> slice:
+    return slice(None)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some sequences, the query heads of some key-value heads, some rows, and some keys."""
+
+    batch: slice = field(default_factory=_everything)
+    heads: slice = field(default_factory=_everything)
+    kv_heads: slice = field(default_factory=_everything)
+    rows: slice = field(default_factory=_everything)
+    keys: slice = field(default_factory=_everything)
+
+    def part(self, x: Tensor) -> Tensor:
+        """The tile's sequences and heads of something that broadcasts to `[B, H, ...]`."""
+        x = x[(None,) * (4 - x.dim())]
+        x = x[self.batch] if x.shape[0] > 1 else x
+        return x[:, self.heads] if x.shape[1] > 1 else x
+
+
+def working_dtype(call: AttentionCall) -> torch.dtype:
+    """The dtype in which a call is measured: float32 at least."""
+    return torch.promote_types(call.q.dtype, torch.float32)
+
+
+def score_tile(call: AttentionCall, tile: Tile) -> Tensor:
+    """The tile's scores `[b, h, R, m]`, -inf at hidden keys: eq. 1 before the softmax."""
+    _, _, N, M = call.sizes
+    dtype = working_dtype(call)
+    scale = 1 / math.sqrt(call.q.shape[-1]) if call.scale is None else call.scale
+    q = call.q[tile.batch, tile.heads, tile.rows].to(dtype)
+    k = call.k[tile.batch, tile.kv_heads, tile.keys].to(dtype)
+    b, h, R, d = q.shape
+    # The query heads of one key-value head lie one under the other, so that k is never repeated.
+    s = (q.reshape(b, k.shape[1], -1, d) @ k.transpose(-2, -1)).view(b, h, R, k.shape[2])
+    s *= scale
+    if call.softcap is not None:
+        s.div_(call.softcap).tanh_().mul_(call.softcap)
+    bias = bias_of(call.mask, dtype)
+    if bias is not None:
+        s += tile.part(cut(bias, tile.rows, tile.keys))
+    visible = visible_keys(
+        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.rows, keys=tile.keys,
+        hide_below=call.hide_below, device=s.device,
+    )  # fmt: skip
+    return s if visible is None else s.masked_fill_(~tile.part(visible), -math.inf)
+
+
+def weight_tile(call: AttentionCall, tile: Tile) -> Tensor:
+    """The tile's weights `[b, h, R, M]` over all keys: eq. 1 after the softmax, before dropout."""
+    sinks = None if call.sinks is None else call.sinks[tile.heads]
+    return weights(score_tile(call, tile), None, sinks)
