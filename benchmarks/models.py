@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,17 @@ def load(name: str, implementation: str) -> Any:
 
 def _dense_smollm2() -> Path:
     """SmolLM2 as a folder of float32 safetensors beside its GGUF file, made once: a GGUF takes long to unpack."""
+    from safetensors.torch import save_file
     from transformers import AutoModel
 
     file = smollm2()
     folder = file.parent / "float32"
     if not (folder / "config.json").exists():
         model = AutoModel.from_pretrained(str(file.parent), gguf_file=file.name, dtype=torch.float32)
-        unfinished = file.parent / "float32.unfinished"
-        model.save_pretrained(unfinished)
-        unfinished.replace(folder)
+        with tempfile.TemporaryDirectory(dir=file.parent) as unfinished:
+            save_file(model.state_dict(), Path(unfinished) / "model.safetensors", metadata={"format": "pt"})
+            config = {name: value for name, value in model.config.to_dict().items() if name != "quantization_config"}
+            (Path(unfinished) / "config.json").write_text(json.dumps(config))
+            Path(unfinished).rename(folder)
+            Path(unfinished).mkdir()
     return folder

@@ -14,6 +14,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 settings.register_profile("quick", max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 settings.register_profile("full", max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+# Small tensors: a second thread costs more than it gives, and much more when it has to wait for a core.
+torch.set_num_threads(1)
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 

@@ -157,11 +157,11 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("causal", [None, "upper_left"])
-@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 1, 3000, dtype=torch.bool)])
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 1, 1500, dtype=torch.bool)])
 def test_memory_is_linear(causal: Any, mask: Tensor | None) -> None:
-    n = 3000
+    n = 1500
     call = AttentionCall(torch.randn(1, 1, n, 4), torch.randn(1, 1, n, 4), mask=mask, causal=causal)
     with Largest() as seen:
-        total = sum(float(block.weights.sum()) for block in weight_blocks(call, block_elements=1 << 18))
+        total = sum(float(block.weights.sum()) for block in weight_blocks(call, block_elements=1 << 16))
     assert total == pytest.approx(n, rel=1e-5)
-    assert n <= seen.elements <= 1 << 19
+    assert n <= seen.elements <= 1 << 17

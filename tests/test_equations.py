@@ -203,7 +203,7 @@ def test_sinks_are_one_more_column_without_a_value() -> None:
     close(out, wide[..., :-1] @ v)
 
 
-@pytest.mark.parametrize("sink", [300.0, -300.0])
+@pytest.mark.parametrize("sink", [300.0, -300.0, 2000.0, -2000.0])
 def test_extreme_sinks(sink: float) -> None:
     q, k, v = random_qkv(H=1)
     _, p = attention(q, k, v, sinks=torch.tensor([sink], dtype=torch.float64), return_weights=True)
@@ -273,6 +273,13 @@ def test_gradients_with_fully_masked_rows(kind: str, sink: bool) -> None:
 def test_gradcheck_of_the_ordinary_case() -> None:
     q, k, v = (x.requires_grad_() for x in random_qkv(B=1, H=4, kv=2, N=3, M=4, d=2, dv=3))
     assert gradcheck(lambda q, k, v: attention(q, k, v, causal="lower_right", window=3), (q, k, v))
+
+
+def test_without_keys_the_output_is_zero() -> None:
+    q, k, v = random_qkv(N=3, M=0)
+    out, p = attention(q, k, v, return_weights=True)
+    assert p.shape == (2, 4, 3, 0)
+    assert torch.equal(out, torch.zeros(2, 4, 3, 3, dtype=torch.float64))
 
 
 # Dropout, dtypes

@@ -78,8 +78,8 @@ class AttentionCall:
             raise ValueError(f"AttentionCall: q and k must have the same batch and width; got {shapes}")
         if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
             raise ValueError(f"AttentionCall: the heads of q must be a multiple of those of k; got {shapes}")
-        if k.shape[2] == 0:
-            raise ValueError(f"AttentionCall: expected at least one key; got {shapes}")
+        if 0 in q.shape or 0 in k.shape:
+            raise ValueError(f"AttentionCall: expected at least one sequence, query and key; got {shapes}")
         if v is not None and v.shape[:3] != k.shape[:3]:
             raise ValueError(f"AttentionCall: k and v must have the same batch, heads and keys; got {shapes}")
         full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -371,6 +373,60 @@ def test_outputs_gradients_and_random_state_are_bitwise_unwatched(
     for a, b, c in zip(before, again, watched, strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a, c)
+
+
+@given(order=st.permutations(range(4)), causal=st.booleans(), seed=st.integers(0, 2**31))
+def test_permuting_heads_permutes_the_table(order: list[int], causal: bool, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = torch.randn(3, 2, 4, 9, 8, generator=generator)
+    with hw.watch(verify=True) as profile:
+        F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    with hw.watch(verify=True) as permuted:
+        F.scaled_dot_product_attention(q[:, order], k[:, order], v[:, order], is_causal=causal)
+    expected = profile.table().iloc[order].reset_index(drop=True)
+    same = [c for c in expected.columns if c not in ("head", "label", "kv_head")]
+    pd.testing.assert_frame_equal(permuted.table()[same], expected[same], rtol=1e-5, atol=1e-6)
+
+
+@given(
+    cuts=st.lists(st.integers(0, 6), max_size=3),
+    order=st.randoms(use_true_random=False),
+    seed=st.integers(0, 2**31),
+)
+def test_merging_any_split_of_recorded_forwards_equals_one_pass(cuts: list[int], order: Any, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    model = Decoder().eval()
+    lengths = torch.randint(2, 9, (6,), generator=generator).tolist()
+    batches = [torch.randint(0, 50, (2, n), generator=generator) for n in lengths]
+    with torch.no_grad(), hw.watch(model) as whole:
+        for batch in batches:
+            model(batch)
+    bounds = [0, *sorted(cuts), len(batches)]
+    parts = []
+    for a, b in itertools.pairwise(bounds):
+        with torch.no_grad(), hw.watch(model) as part:
+            for batch in batches[a:b]:
+                model(batch)
+        parts.append(part)
+    order.shuffle(parts)
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = merged.merge(part)
+    pd.testing.assert_frame_equal(merged.table(), whole.table(), rtol=1e-12, atol=1e-12)
+    assert merged.num_sequences == whole.num_sequences == 12
+
+
+@given(shift=st.floats(-50, 50), seed=st.integers(0, 2**31))
+def test_shifting_all_scores_of_a_row_changes_nothing_but_the_largest_score(shift: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = torch.randn(3, 1, 2, 7, 8, generator=generator, dtype=torch.float64)
+    rows = shift * torch.rand(7, 1, generator=generator, dtype=torch.float64)
+    with hw.watch() as profile:
+        F.scaled_dot_product_attention(q, k, v, attn_mask=torch.zeros(7, 7, dtype=torch.float64))
+    with hw.watch() as shifted:
+        F.scaled_dot_product_attention(q, k, v, attn_mask=rows.expand(7, 7))
+    same = [m for m in profile.measures if m not in ("max_score", "sink_bias")]
+    np.testing.assert_allclose(shifted.table()[same], profile.table()[same], rtol=1e-10)
 
 
 def test_everything_is_gone_afterwards_also_after_an_exception() -> None:

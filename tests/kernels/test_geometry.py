@@ -308,9 +308,21 @@ def test_a_padded_prefill_into_a_static_cache() -> None:
     right = causal_mask(4, 8) & padding(8, 2, 3)
     g = geometry_of(make(4, 8, B=2, mask=torch.cat((left, right))))
     assert rows(g.real, 2) == [[F, F, T, T], [T, T, F, F]]
-    assert [row[2:] for row in rows(g.own, 2)][0] == [2, 3]
-    assert [row[:2] for row in rows(g.own, 2)][1] == [0, 1]
+    assert g.own[0, 2:].tolist() == [2, 3]
+    assert g.own[1, :2].tolist() == [0, 1]
     assert rows(g.first, 2) == [[2] * 4, [0] * 4]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_prompt_of_one_token_in_a_padded_batch_is_causal_as_its_neighbours_are(side: str) -> None:
+    """Its last visible key never moves on by one, but the mask of the batch is causal all the same."""
+    hidden = (0, 1, 2) if side == "left" else (1, 2, 3)
+    mask = causal_mask(4, 8) & torch.cat((padding(8), padding(8, *hidden)))
+    g = geometry_of(make(4, 8, B=2, mask=mask))
+    assert rows(g.own, 2)[0] == [0, 1, 2, 3]
+    place = 3 if side == "left" else 0
+    assert rows(g.real, 2)[1] == [i == place for i in range(4)]
+    assert rows(g.own, 2)[1][place] == place
 
 
 def test_a_windowed_chunk() -> None:
@@ -362,12 +374,28 @@ def test_packed_sequences_with_padding(causal: bool) -> None:
     assert rows(g.real) == [T] * 5 + [F] * 3
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_text_of_one_token_among_packed_ones(causal: bool) -> None:
+    g = geometry_of(make(10, mask=block_diagonal([4, 1, 5], causal=causal)))
+    assert g.segment is not None
+    assert rows(g.segment) == [0, 0, 0, 0, 1, 2, 2, 2, 2, 2]
+    assert rows(g.first) == [0, 0, 0, 0, 4, 5, 5, 5, 5, 5]
+
+
 def test_only_some_sequences_of_a_batch_are_packed() -> None:
     mask = torch.stack((block_diagonal([6]), block_diagonal([2, 4]), block_diagonal([2, 2, 2])))[:, None]
     g = geometry_of(make(6, B=3, mask=mask))
     assert g.segment is not None
     assert rows(g.segment, 3) == [[0] * 6, [0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 2, 2]]
     assert rows(g.first, 3) == [[0] * 6, [0, 0, 2, 2, 2, 2], [0, 0, 2, 2, 4, 4]]
+
+
+def test_a_sequence_that_is_not_packed_stays_whole_beside_a_packed_one() -> None:
+    mask = torch.stack((block_diagonal([2, 4]), torch.eye(6, dtype=torch.bool)))[:, None]
+    g = geometry_of(make(6, B=2, mask=mask))
+    assert g.segment is not None
+    assert rows(g.segment, 2) == [[0, 0, 1, 1, 1, 1], [0] * 6]
+    assert rows(g.first, 2) == [[0, 0, 2, 2, 2, 2], [0] * 6]
 
 
 def test_windows_inside_packed_sequences() -> None:

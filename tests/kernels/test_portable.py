@@ -252,6 +252,18 @@ def test_large_scores(dtype: torch.dtype, causal: Any) -> None:
     check(make(N=40, d=24, by=100.0, causal=causal, dtype=dtype, sinks=torch.randn(4).to(dtype)))
 
 
+@pytest.mark.parametrize("sink", [-1e4, -200.0, 85.0, 120.0, 1000.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sinks_far_from_every_score(sink: float, dtype: torch.dtype) -> None:
+    call = make(H=1, N=6, dtype=dtype, sinks=torch.tensor([sink], dtype=dtype))
+    s = row_statistics(call)
+    torch.testing.assert_close(s.sink, torch.full_like(s.sink, float(sink > 0)), rtol=1e-12, atol=1e-12)
+    for name in ("lse", "entropy", "own", "first", "rest", "ipr"):
+        assert torch.isfinite(getattr(s, name)).all(), name
+    if sink < 100:  # beyond, no key has a weight in float32, and the distance is unknown
+        check(call)
+
+
 def one_row(scores: list[float], dtype: torch.dtype = torch.float32) -> AttentionCall:
     """A call whose last row has these scores: k is the identity, and scale 1."""
     n = len(scores)
@@ -473,6 +485,38 @@ def test_any_call(
         np.testing.assert_allclose(value[rows], values[name][rows], rtol=1e-10, atol=1e-10, err_msg=name)
 
 
+@pytest.mark.parametrize("kernel", ["portable", "reference"])
+def test_layout_in_memory_does_not_matter(kernel: str) -> None:
+    q, k = torch.randn(2, 9, 4, 8, dtype=F64).transpose(1, 2), torch.randn(2, 1, 9, 8, dtype=F64).expand(2, 4, 9, 8)
+    mask = (torch.rand(9, 9) > 0.3).T.expand(2, 1, 9, 9)
+    strided = AttentionCall(q, k, mask=mask)
+    dense = AttentionCall(q.contiguous(), k.contiguous(), mask=mask.contiguous())
+    before = q.clone(), k.clone()
+    a, b = row_statistics(strided, kernel), row_statistics(dense, kernel)
+    for name in STATISTICS:
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert torch.equal(q, before[0])
+    assert torch.equal(k, before[1])
+
+
+def test_inputs_are_left_as_they_are() -> None:
+    sinks, mask = torch.randn(4, dtype=F64), torch.randn(1, 4, 9, 9, dtype=F64)
+    call = make(mask=mask, sinks=sinks, softcap=2.0, causal="upper_left")
+    before = [x.clone() for x in (call.q, call.k, sinks, mask)]
+    row_statistics(call)
+    for x, y in zip((call.q, call.k, sinks, mask), before, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("kernel", ["portable", "reference"])
+def test_statistics_are_without_autograd(kernel: str) -> None:
+    """A graph would hold every tile, N x M in all."""
+    call = make(causal="upper_left", dtype=torch.float32)
+    call = call.with_(q=call.q.requires_grad_(), k=call.k.requires_grad_())
+    s = row_statistics(call, kernel)
+    assert not any(getattr(s, name).requires_grad for name in STATISTICS)
+
+
 # Memory
 
 
@@ -494,8 +538,13 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("case", ["causal", "key padding", "causal and key padding", "plain", "window"])
-@pytest.mark.parametrize("N", [2048, 4096])
+@pytest.mark.parametrize(
+    ("case", "N"),
+    [
+        ("causal", 2048), ("causal", 4096), ("key padding", 2048), ("causal and key padding", 2048), ("plain", 2048),
+        ("window", 2048),
+    ],
+)  # fmt: skip
 def test_no_tensor_of_n_by_m(case: str, N: int) -> None:
     mask = None
     if "padding" in case:

@@ -184,6 +184,18 @@ def test_an_own_key_that_is_hidden_is_undefined_not_zero() -> None:
     assert value("next", s)[0] == pytest.approx(2 / 3, abs=1e-12)
 
 
+@pytest.mark.parametrize("top", [0.0, 50.0, 400.0, 5000.0])
+def test_a_largest_weight_keeps_its_digits_at_large_scores_in_float32(top: float) -> None:
+    """The scores are exact in float32; weights depend only on their differences, so 5000 may cost nothing."""
+    differences = torch.tensor([0.0, -0.5, -1.25, -3.0])
+    q = (differences + top)[None, None, None].expand(1, 1, 4, 4)
+    s = row_statistics(AttentionCall(q, torch.eye(4)[None, None], scale=1.0))
+    p = differences.double().softmax(0)
+    assert value("self_focus", s) == pytest.approx(p.tolist(), rel=1e-6)
+    assert value("ipr", s) == pytest.approx([float(p @ p)] * 4, rel=1e-6)
+    assert value("max_weight", s) == pytest.approx([float(p[0])] * 4, rel=1e-6)
+
+
 def test_which_rows_count() -> None:
     q = torch.zeros(1, 1, 5, 2, dtype=F64)
     q[0, 0, 1] = NAN

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ def padded(B: int = 3, M: int = 12) -> torch.Tensor:
 def packed() -> torch.Tensor:
     mask = torch.zeros(3, 1, 12, 12, dtype=torch.bool)
     for b, cuts in enumerate([(0, 12), (0, 5, 12), (0, 3, 7, 12)]):
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             mask[b, 0, start:end, start:end] = True
     return mask
 
@@ -175,10 +177,19 @@ def test_position_bins(statistics: RowStatistics) -> None:
 
 
 def test_bins_of_long_rows_are_powers_of_two() -> None:
-    call = AttentionCall(torch.zeros(1, 1, 9000, 1), torch.zeros(1, 1, 9000, 1), causal="upper_left")
+    call = AttentionCall(torch.zeros(1, 1, 1500, 1), torch.zeros(1, 1, 1500, 1), causal="upper_left")
     rows = summarise(row_statistics(call), ("self_focus",)).bin_rows[0, 0].tolist()
-    assert rows[:14] == [2**b for b in range(13)] + [9000 - (2**13 - 1)]
-    assert sum(rows) == 9000
+    assert rows[:11] == [2**b for b in range(10)] + [1500 - (2**10 - 1)]
+    assert sum(rows) == 1500
+
+
+def test_the_ends_of_every_bin() -> None:
+    ends = [(2**b - 1, 2 ** (b + 1) - 2) for b in range(POSITION_BINS - 1)]
+    own = torch.tensor([[position + 3 for pair in ends for position in pair] + [1 << 40]])
+    geometry = SimpleNamespace(own=own, first=torch.full_like(own, 3))
+    bins = summary._bins(SimpleNamespace(geometry=geometry))  # type: ignore[arg-type]
+    expected = [b for b in range(POSITION_BINS - 1) for _ in range(2)]
+    assert bins.tolist() == [[*expected, POSITION_BINS - 1]]
 
 
 def test_order_and_choice_of_measures() -> None:

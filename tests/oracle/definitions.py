@@ -34,7 +34,7 @@ def seen_keys(
     """V_i as bool `[B, H, N, M]`: what mask (bool: True = may attend; float: hides at -inf or low), causality and
     window leave to each row.
     """
-    B, H, N, M = shape
+    N, M = shape[2:]
     seen = np.ones(shape, dtype=bool)
     for i in range(N):
         position = i + M - N if causal == "lower_right" else i
@@ -82,7 +82,7 @@ def weights_of(scores: Floats, seen: Bools, sinks: NDArray | None = None) -> tup
     """p_ij = exp(s_ij - lse_i) over V_i, and p_sink `[B, H, N]` (None without sinks). A row that sees nothing is 0,
     a row with a NaN or infinite score is NaN.
     """
-    B, H, N, M = scores.shape
+    B, H, N, _ = scores.shape
     weights = np.zeros_like(scores)
     sink_weight = None if sinks is None else np.zeros((B, H, N))
     for b, h, i in np.ndindex(B, H, N):

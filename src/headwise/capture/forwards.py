@@ -29,6 +29,7 @@ class Forward:
         sequences: A number for each sequence of the batch; one that a cache continues keeps its number.
         calls: Attention calls so far in each module.
         geometries: Geometry by mask, with the mask itself, so that its memory is not taken for another's.
+        rows: Real rows, by where they are asked for.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Forward:
     sequences: tuple[int, ...] = ()
     calls: Counter[int] = field(default_factory=Counter)
     geometries: dict[tuple[Any, ...], tuple[Geometry, Any]] = field(default_factory=dict)
+    rows: dict[tuple[Any, ...], Tensor | None] = field(default_factory=dict)
 
     @property
     def batch(self) -> int | None:
@@ -50,11 +52,20 @@ class Forward:
                 return value.shape[0]
         return None
 
-    def row_mask(self, name: str, batch: int, num_queries: int, num_keys: int, cross: bool) -> Tensor | None:
-        """Real rows `[B, N]` by the model's own mask argument, for an attention in module `name`; None: unknown."""
+    def real_rows(
+        self, name: str, batch: int, num_queries: int, num_keys: int, cross: bool, told: Tensor | None
+    ) -> Tensor | None:
+        """Real rows `[B, N]` of an attention in module `name`; None: unknown.
+
+        As the caller told, else by the model's own mask argument: the decoder's in a decoder. Layers that ask the
+        same get the same tensor.
+        """
         in_decoder = self.encoder_decoder and (cross or "decoder" in name.split("."))
-        mask = self.arguments.get("decoder_attention_mask" if in_decoder else "attention_mask")
-        return rows_of(mask, batch, num_queries, num_keys, cross)
+        key = (in_decoder, batch, num_queries, num_keys, cross)
+        if key not in self.rows:
+            mask = self.arguments.get("decoder_attention_mask" if in_decoder else "attention_mask")
+            self.rows[key] = rows_of(mask if told is None else told, batch, num_queries, num_keys, cross)
+        return self.rows[key]
 
 
 def rows_of(mask: object, batch: int, num_queries: int, num_keys: int, cross: bool) -> Tensor | None:
@@ -131,7 +142,7 @@ class Forwards:
         if self._depth == 0 and self.current is not None:
             self._root = None
             # Keep only what the next forward may ask: which sequences these were.
-            self.current.arguments, self.current.geometries = {}, {}
+            self.current.arguments, self.current.geometries, self.current.rows = {}, {}, {}
 
     def _begin(self, forward: Forward) -> Forward:
         self.number += 1

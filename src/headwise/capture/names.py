@@ -27,9 +27,9 @@ class Names:
         """Paths of the modules whose attention was caught, also of those that were not to be measured."""
         return list(self._caught.values())
 
-    def caught(self, number: int) -> None:
+    def caught(self, number: int, path: str) -> None:
         """Note that a module's attention was caught."""
-        self._caught.setdefault(number, self._path_of(number))
+        self._caught[number] = path
 
     def check(self, wanted: tuple[int | str, ...] | None) -> None:
         """Refuse paths that the model does not have.
@@ -65,7 +65,3 @@ class Names:
         for path, module in root.named_modules():
             self._paths.setdefault(id(module), plain_name(path))
             self._known[id(module)] = module
-
-    def _path_of(self, number: int) -> str:
-        identity = next(key for key, value in self._numbers.items() if value == number)
-        return "" if identity is None else self._paths[identity]

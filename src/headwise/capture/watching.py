@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from headwise.call import Place
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
-from headwise.capture.forwards import Forward, Forwards, rows_of
+from headwise.capture.forwards import Forward, Forwards
 from headwise.capture.modules import (
     Running,
     has_sliding_window,
@@ -173,7 +173,7 @@ class Watch:
         number, name = self._names.layer(caller, root)
         index = forward.calls[number]
         forward.calls[number] += 1
-        self._names.caught(number)
+        self._names.caught(number, name)
         if not _is_wanted(self._wanted, number, name):
             return
         try:
@@ -204,10 +204,7 @@ class Watch:
             kind = "window"
         groups = H // (heads.num_kv_heads if heads.num_heads == H and heads.num_kv_heads else call.k.shape[1])
         place = Place(number, name, index, "decode" if decode else "prefill", kind, groups)
-        if self._real is not None:
-            real = rows_of(self._real.to(call.q.device), B, N, M, cross)
-        else:
-            real = forward.row_mask(name, B, N, M, cross)
+        real = forward.real_rows(name, B, N, M, cross, self._real)
         if not forward.sequences:
             self._name_sequences(forward, forward.batch or B)
         self._recorder.record(call.with_(place=place, real=real), out, dropout, forward)

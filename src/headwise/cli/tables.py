@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def _facts(profile: Profile) -> str:
         facts.append(f"{info['dtype']} on {info.get('device', '?')}")
     if info.get("attention"):
         facts.append(f"attention: {info['attention']}")
+    if pattern := _pattern(profile):
+        facts.append(f"modules: {pattern}")
     return "; ".join(facts)
 
 
@@ -109,7 +112,8 @@ def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
         grid.add_column(heading, justify="right", no_wrap=True)
     if leads:
         grid.add_column("most self", no_wrap=True)
-    if wide:
+    named = wide and _pattern(profile) is None
+    if named:
         grid.add_column("module", overflow="fold", style="dim")
     for group, heads in table.groupby(["layer", *keys], sort=True):
         cells: list[str | Text] = [f"L{group[0]}", *map(_text, group[1:])]
@@ -118,10 +122,16 @@ def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
             defined = heads[heads["self_focus"].notna()].sort_values("self_focus")
             best = defined[["label", "self_focus"]].itertuples(index=False)
             cells.append("-" if defined.empty else "{} {:.3f}".format(*list(best)[-1]))
-        if wide:
+        if named:
             cells.append(_text(heads["name"].iloc[0]))
         grid.add_row(*cells)
     return grid
+
+
+def _pattern(profile: Profile) -> str | None:
+    """What the module paths of all layers have in common, with * for the number of the layer; None if they differ."""
+    patterns = {re.sub(r"\d+", "*", layer.name) for layer in profile.layers}
+    return patterns.pop() if len(patterns) == 1 else None
 
 
 def _pooled(heads: pd.DataFrame, measure: str) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from headwise.call import AttentionCall
 from headwise.kernels.geometry import Geometry, geometry_of
 from headwise.kernels.portable import PortableKernel
@@ -66,4 +68,5 @@ def row_statistics(call: AttentionCall, kernel: str | None = None, geometry: Geo
         geometry: The call's geometry where it is known already (layers that share a mask share it).
     """
     chosen = KERNELS[choose(call, kernel).kernel]
-    return chosen.run(call, geometry_of(call) if geometry is None else geometry)
+    with torch.no_grad():
+        return chosen.run(call, geometry_of(call) if geometry is None else geometry)

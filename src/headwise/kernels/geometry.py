@@ -140,7 +140,8 @@ def _own_keys(call: AttentionCall, counts: Tensor, spans: Tensor, row: Tensor) -
     steps = last.diff(dim=-1)
     empty = counts.amax(1) == 0
     moves = (steps == 1) | (steps == 0) | empty[:, :-1] | empty[:, 1:]
-    causal = moves.all(-1, keepdim=True) & (steps == 1).any(-1, keepdim=True)
+    # One sequence may be too short to show it; a batch shares its kind.
+    causal = moves.all() & (steps == 1).any()
     # Padded rows see no further than the last real key, so the furthest reach tells where all rows stand.
     offset = torch.where(empty, -M, last - row).amax(-1, keepdim=True)
     return torch.where(causal, last, -1), torch.where(causal, row + offset, -1)
@@ -149,7 +150,8 @@ def _own_keys(call: AttentionCall, counts: Tensor, spans: Tensor, row: Tensor) -
 def _segments(spans: Tensor, counts: Tensor, seen: Tensor) -> Tensor | None:
     """Packed sequences, from a mask alone: position t begins a new one if no row looks across it.
 
-    Lone positions (a random mask makes some) are not taken for sequences: then nothing is packed.
+    Only a mask whose rows have no holes counts as packing (a random mask isolates positions too), and not one where
+    every position sees just itself.
     """
     low, high = spans[..., 0].amin(1), spans[..., 1].amax(1)
     reach_back = low.flip(-1).cummin(-1).values.flip(-1)
@@ -159,14 +161,15 @@ def _segments(spans: Tensor, counts: Tensor, seen: Tensor) -> Tensor | None:
     segment = begins.long().cumsum(-1) - begins[:, :1].long()
     used = seen | (counts.amax(1) > 0)
     size = torch.zeros_like(segment).scatter_add_(-1, segment, used.long())
-    packed = ((size > 0).sum(-1) > 1) & ((size == 0) | (size >= 2)).all(-1)
+    whole = (counts == (spans[..., 1] - spans[..., 0]).clamp(min=0)).all(-1).all(1)
+    packed = whole & ((size > 0).sum(-1) > 1) & (size > 1).any(-1)
     if not bool(packed.any()):
         return None
     return torch.where(packed[:, None], segment, 0)
 
 
 def _first_keys(seen: Tensor, segment: Tensor | None, num_queries: int) -> Tensor:
-    """F per row `[b, N]`: the first key of its sequence that any row may see, -1 if there is none."""
+    """The first key per row `[b, N]`: the first key of its sequence that any row may see, -1 if there is none."""
     b, M = seen.shape
     key = torch.arange(M, device=seen.device)
     where = torch.where(seen, key, M).expand(b, M)

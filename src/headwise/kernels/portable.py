@@ -110,6 +110,7 @@ def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, s: Tensor) -> d
         "max_score": top,
         "argmax": argmax + tile.keys.start,
         "entropy": log_total - (moment + e_first * x_first) / total,
+        "largest": torch.exp(top - shift) / total,
         "own": e_own / total,
         "previous": e_previous / total,
         "next": e_next / total,

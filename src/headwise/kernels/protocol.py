@@ -22,6 +22,7 @@ class RowStatistics:
         max_score: `max_j s_ij`, nats; -inf if nothing is visible, NaN or +inf if a score is.
         argmax: The key with the largest score, int64.
         entropy: `lse - sum_j p_ij s_ij - p_sink b`, nats.
+        largest: The largest weight, `exp(max_score - lse)` without the loss of digits; 0 if nothing is visible.
         own: Weight on the own key; 0 where it is hidden or undefined (`geometry` says which).
         previous: Weight on `self(i) - 1`; 0 where hidden.
         next: Weight on `self(i) + 1`; 0 where hidden.
@@ -39,6 +40,7 @@ class RowStatistics:
     max_score: Tensor
     argmax: Tensor
     entropy: Tensor
+    largest: Tensor
     own: Tensor
     previous: Tensor
     next: Tensor

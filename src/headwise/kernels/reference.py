@@ -55,6 +55,7 @@ class ReferenceKernel:
             max_score=s.amax(-1),
             argmax=s.argmax(-1),
             entropy=_entropy(everything),
+            largest=p.amax(-1),
             own=_at(p, own),
             previous=_at(p, own - 1),
             next=_at(p, torch.where(own >= 0, own + 1, -1)),

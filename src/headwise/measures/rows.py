@@ -99,7 +99,7 @@ def max_weight(s: RowStatistics) -> Tensor:
 
     Range 0..1. Source: Voita et al. 2019 call its mean a head's confidence; here rows of EOS count too.
     """
-    return torch.exp(s.max_score - s.lse)
+    return s.largest
 
 
 def distance(s: RowStatistics) -> Tensor:

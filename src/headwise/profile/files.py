@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -40,7 +41,8 @@ def write(profile: Profile, path: Path) -> None:
         "num_sequences": profile.num_sequences,
         "info": profile.info,
     }
-    metadata = {"format": FORMAT, "schema": str(SCHEMA), "profile": json.dumps(document, ensure_ascii=False)}
+    text = json.dumps(document)
+    metadata = {"format": FORMAT, "schema": str(SCHEMA), "profile": text, "sha256": _digest(text, arrays)}
     replace_file(path, save(arrays, metadata=metadata))
 
 
@@ -68,14 +70,26 @@ def load(path: str | Path) -> Profile:
     if metadata.get("format") != FORMAT:
         raise FileFormatError(f"{path}: is a safetensors file, but no headwise profile")
     schema = metadata.get("schema", "")
-    if schema != str(SCHEMA):
+    if schema.isdecimal() and int(schema) > SCHEMA:
         raise FileFormatError(
             f"{path}: has profile format {schema!r}; this headwise reads format {SCHEMA}: upgrade headwise"
         )
+    text = metadata.get("profile", "")
+    if schema != str(SCHEMA) or metadata.get("sha256") != _digest(text, arrays):
+        raise FileFormatError(f"{path}: is damaged: its contents do not match its checksum; save the profile again")
     try:
-        return _from_document(json.loads(metadata["profile"]), arrays)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return _from_document(json.loads(text), arrays)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path}: is damaged: {type(error).__name__}: {error}") from None
+
+
+def _digest(text: str, arrays: dict[str, Any]) -> str:
+    """SHA-256 of everything that a profile file says."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def _from_document(document: dict[str, Any], arrays: dict[str, Any]) -> Profile:
@@ -116,7 +130,9 @@ def replace_file(path: Path, data: bytes) -> None:
         os.umask(umask)
         Path(neighbour).chmod(0o666 & ~umask)
         Path(neighbour).replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             Path(neighbour).unlink()
+        if isinstance(error, OSError):
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
         raise
