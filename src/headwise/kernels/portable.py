@@ -19,8 +19,8 @@ from headwise.kernels.geometry import Geometry
 from headwise.kernels.protocol import STATISTICS, RowStatistics
 from headwise.kernels.tiles import Tile, score_tile, working_dtype
 
-TILE_ELEMENTS = 1 << 20
-"""Scores held at once: 4 MB in float32, which a CPU's cache can hold and a GPU can still keep busy."""
+TILE_ELEMENTS = 1 << 19
+"""Scores held at once: 2 MB in float32, which a CPU's cache can hold and a GPU can still keep busy."""
 
 NEGLIGIBLE = -1e4
 """Relative scores below this have weight 0 in every dtype; clamping them there keeps 0 * score finite."""

@@ -54,11 +54,24 @@ def score_tile(call: AttentionCall, tile: Tile) -> Tensor:
     bias = bias_of(call.mask, dtype)
     if bias is not None:
         s += tile.part(cut(bias, tile.rows, tile.keys))
+    first, last, _ = tile.keys.indices(M)
+    keys = slice(_first_hidden(call, tile, first, last), last)
     visible = visible_keys(
-        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.rows, keys=tile.keys,
+        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.rows, keys=keys,
         hide_below=call.hide_below, device=s.device,
     )  # fmt: skip
-    return s if visible is None else s.masked_fill_(~tile.part(visible), -math.inf)
+    if visible is not None:
+        s[..., keys.start - first :].masked_fill_(~tile.part(visible), -math.inf)
+    return s
+
+
+def _first_hidden(call: AttentionCall, tile: Tile, first: int, last: int) -> int:
+    """A key before which the tile hides none, `first` if that cannot be told: under causality alone, most of them."""
+    if call.causal is None or call.window is not None or call.mask is not None:
+        return first
+    _, _, N, M = call.sizes
+    offset = M - N if call.causal == "lower_right" else 0
+    return min(max(tile.rows.indices(N)[0] + offset + 1, first), last)
 
 
 def weight_tile(call: AttentionCall, tile: Tile) -> Tensor:
