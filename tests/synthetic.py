@@ -55,6 +55,7 @@ class SyntheticProfile:
     measures: tuple[str, ...] = tuple(BY_NAME)
     unseen: list[Unseen] = field(default_factory=list)
     verified: float | None = 1.2e-6
+    bound: float = 1e-5
     info: dict[str, str | int | float] = field(default_factory=dict)
     sequences: list[Sequence] = field(default_factory=list)
     num_sequences: int = 3

@@ -313,6 +313,7 @@ def test_verification_tells_a_wrong_output(monkeypatch: pytest.MonkeyPatch) -> N
     with hw.watch(model, verify=True) as bad:
         model(IDS)
     assert bad.verified > 1e-3
+    assert good.passed is True and bad.passed is False
 
 
 def test_dropout_is_not_verifiable_and_does_not_touch_statistics() -> None:
@@ -335,7 +336,8 @@ def test_half_precision_and_autocast() -> None:
     assert profile.verified < 2 * torch.finfo(torch.bfloat16).eps
     with hw.watch(model.bfloat16(), verify=True) as half:
         model(IDS)
-    assert half.verified < 2 * torch.finfo(torch.bfloat16).eps
+    assert half.verified < half.bound == 2 * torch.finfo(torch.bfloat16).eps
+    assert half.passed is profile.passed is True
 
 
 # Invisible

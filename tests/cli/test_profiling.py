@@ -246,3 +246,13 @@ def test_a_forward_that_fails(refused: Any, tiny: Path, monkeypatch: pytest.Monk
     watch_opened(monkeypatch, fail)
     said = refused("profile", tiny, "--text", "the lamp", code=5)
     assert "RuntimeError: the wires are crossed" in said
+
+
+def test_a_failed_verification_has_an_exit_code_of_its_own(
+    run: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwise.profile.Profile.passed", False)
+    result = run("profile", tiny, "--text", "a few words", "--verify", "--out", tmp_path / "page.html")
+    assert result.code == 5
+    assert "NOT VERIFIED" in result.out and "not verified" in result.err
+    assert (tmp_path / "page.html").exists()

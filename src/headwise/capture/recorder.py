@@ -52,6 +52,8 @@ class Recorder:
                 layer.not_verifiable = 1
             else:
                 error = _verification_error(call, out, geometry)
+                # float32 is held to 1e-5; a coarser output to the two digits that it keeps.
+                layer.bound = max(1e-5, 2 * torch.finfo(out.dtype).eps)
         group = Group(place.layer, place.call, place.phase, place.kind)
         names = _sequence_names(forward, call.q.shape[0], part.cluster_sum.shape[2])
         self._waiting.append((layer, group, part, names, error))

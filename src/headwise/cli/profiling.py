@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headwise.errors import InputError
+from headwise.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from headwise.cli.recording import Recording
@@ -79,6 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
     if recorded.stopped:
         say(f"interrupted: kept {recorded.windows} of {len(cut.ids)} windows")
         return INTERRUPTED
+    if profile.passed is False:
+        raise ModelError(
+            f"not verified: weights x values are up to {profile.verified:.1e} from the model's output, more than "
+            f"{profile.bound:.1e}; outputs were written, but do not trust them: please report this model"
+        )
     return 0
 
 

@@ -188,12 +188,9 @@ def _verified(profile: Profile) -> Text | None:
     worst = profile.verified
     if worst is None:
         return None
-    eps = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(str(profile.info.get("dtype")))
-    limit = 1e-5 if eps is None else 2 * eps
-    passed = worst <= limit
-    verdict = "Verified" if passed else "NOT VERIFIED"
-    text = f"{verdict}: weights x values are within {worst:.1e} of the model's output (limit {limit:.1e})."
-    return _text(text, style="green" if passed else "bold red")
+    verdict = "Verified" if profile.passed else "NOT VERIFIED"
+    text = f"{verdict}: weights x values are within {worst:.1e} of the model's output (limit {profile.bound:.1e})."
+    return _text(text, style="green" if profile.passed else "bold red")
 
 
 def _unseen(profile: Profile, console: Console) -> None:

@@ -65,6 +65,17 @@ class Profile:
         return worst
 
     @property
+    def bound(self) -> float:
+        """What `verified` must not exceed: 1e-5, or 2 eps of the outputs' dtype below float32."""
+        return max((layer.bound for layer in self.layers), default=1e-5)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether every layer that was verified is within its bound; None if verification was not asked for."""
+        checked = [layer.verified <= layer.bound for layer in self.layers if layer.verified is not None]
+        return all(checked) if checked else None
+
+    @property
     def sequences(self) -> list[Sequence]:
         """The first sequences that the model read; `num_sequences` counts all."""
         self._settle()

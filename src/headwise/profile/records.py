@@ -30,6 +30,7 @@ class Layer:
         calls: Attention calls recorded.
         causal: Alignments of the causal limit that it ran with, "none" among them where it had no such flag.
         verified: Worst `max |Pv - out| / max(1, max |v|)` over its calls; None where not asked for.
+        bound: What `verified` must not exceed: 1e-5, or 2 eps of the output's dtype below float32.
         not_verifiable: Calls that verification had to pass over (active dropout).
     """
 
@@ -43,6 +44,7 @@ class Layer:
     calls: int = 0
     causal: tuple[str, ...] = ()
     verified: float | None = None
+    bound: float = 1e-5
     not_verifiable: int = 0
 
     def absorb(self, other: Layer) -> None:
@@ -52,6 +54,7 @@ class Layer:
         self.causal = _union(self.causal, other.causal)
         self.calls += other.calls
         self.not_verifiable += other.not_verifiable
+        self.bound = max(self.bound, other.bound)
         if other.verified is not None:
             self.verified = other.verified if self.verified is None else worse(self.verified, other.verified)
 

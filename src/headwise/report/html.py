@@ -110,7 +110,7 @@ def _verified(summary: dict[str, Any]) -> tuple[str, str]:
     meaning = "largest |P·v − out| / max(1, max |v|)"
     if value is None:
         meaning += ": fails"
-    elif limit is not None:
+    else:
         meaning += f": {'passes' if value <= limit else 'fails'} at {limit:.1e}"
     if passed_over:
         meaning += f"; {_many(passed_over, 'call')} with active dropout left out"

@@ -26,8 +26,6 @@ _LABEL = re.compile(r"\bL\d+H\d+\b")
 _CONTROL_PICTURES = {c: 0x2400 + c for c in range(0x20) if c not in (0x09, 0x0A)} | {0x7F: 0x2421}
 # White space that a reader of tokens wants to see, in signs that most fonts have.
 _TOKEN_SIGNS = {0x09: "\u21e5", 0x0A: "\u21b5", 0x0D: "\u240d"}
-# The verification bound below float32 is twice the dtype's eps.
-_EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
 def payload(profile: Profile) -> dict[str, Any]:
@@ -128,8 +126,6 @@ def _summary(profile: Profile, table: DataFrame) -> dict[str, Any]:
     heads = table.groupby("layer")["head"].nunique().tolist()
     rows = table.groupby("label")["rows"].sum().tolist()
     verified = profile.verified
-    dtype = str(profile.info.get("dtype", "")).removeprefix("torch.")
-    limit = 2 * _EPS[dtype] if dtype in _EPS else 1e-5 if dtype == "float32" else None
     return {
         "layers": len(heads),
         "heads_per_layer": [min(heads, default=0), max(heads, default=0)],
@@ -137,7 +133,7 @@ def _summary(profile: Profile, table: DataFrame) -> dict[str, Any]:
         "rows": [int(min(rows, default=0)), int(max(rows, default=0))],
         "sequences": profile.num_sequences,
         "verified": None if verified is None else _plain(float(verified)),
-        "verified_limit": limit,
+        "verified_limit": profile.bound,
         "compared": verified is not None,
         "not_verifiable": sum(layer.not_verifiable for layer in profile.layers),
         "counts": {name: _counts(table, name) for name in COUNTS[1:]},
