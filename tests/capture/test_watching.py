@@ -546,7 +546,7 @@ def test_attention_by_hand_is_named_as_unseen() -> None:
             return torch.softmax(self.q(x) @ x.mT, -1) @ x
 
     model = nn.Sequential(SelfAttention(), HandAttention())
-    with hw.watch(model) as profile:
+    with pytest.warns(UserWarning, match="attention in 1 is not measured"), hw.watch(model) as profile:
         model(torch.randn(2, 5, 32))
     assert [layer.name for layer in profile.layers] == ["0"]
     assert [unseen.name for unseen in profile.unseen] == ["1"]
@@ -593,6 +593,29 @@ def test_tensors_that_cannot_be_read_are_unseen() -> None:
     reasons = " | ".join(u.reason for u in profile.unseen)
     assert "torch.func" in reasons and "meta" in reasons and "nested" in reasons
     assert profile.table().empty
+
+
+@torch.no_grad()
+def test_without_a_model_compiled_modules_run_as_compiled() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(Decoder().eval(), backend="eager", fullgraph=True)
+    expected = compiled(IDS)
+    call = type(compiled).__call__
+    with hw.watch() as profile:
+        out = compiled(IDS)
+    assert torch.equal(out, expected)
+    assert profile.table().empty and profile.unseen
+    assert type(compiled).__call__ is call
+    torch._dynamo.reset()
+
+
+def test_layers_that_chose_nothing_are_told() -> None:
+    model = Decoder()
+    chose_none = pytest.warns(UserWarning, match=r"layers=\[99\] chose none of the 2 attention layers")
+    with chose_none, hw.watch(model, layers=[99]) as profile:
+        model(IDS)
+    assert profile.layers == []
+    assert repr(profile).startswith("0 attention layers, 0 heads")
 
 
 # Bad input

@@ -25,11 +25,16 @@ def is_compiled_in_place(module: nn.Module) -> bool:
 
 
 class CompiledParts:
-    """The compiled modules of a model; while watching, a mode stands aside for them."""
+    """The compiled modules of a model; while watching, a mode stands aside for them.
+
+    Without a model, it stands aside for every module that torch.compile wrapped.
+    """
 
     def __init__(self, model: nn.Module | None) -> None:
-        self._entries: list[tuple[nn.Module, str, Callable[..., Any]]] = []
+        self._entries: list[tuple[Any, str, Callable[..., Any]]] = []
         self.names: list[str] = []
+        if model is None:
+            self._entries.append((OptimizedModule, "__call__", OptimizedModule.__call__))
         for path, module in [] if model is None else model.named_modules():
             attribute = "forward" if isinstance(module, OptimizedModule) else "_compiled_call_impl"
             if attribute == "forward" or is_compiled_in_place(module):
@@ -38,13 +43,13 @@ class CompiledParts:
 
     def step_aside(self, mode: TorchFunctionMode) -> None:
         """Let compiled modules run without the mode."""
-        for module, attribute, compiled in self._entries:
-            setattr(module, attribute, _without(mode, compiled))
+        for owner, attribute, compiled in self._entries:
+            setattr(owner, attribute, _without(mode, compiled))
 
     def restore(self) -> None:
         """Put everything back."""
-        for module, attribute, compiled in self._entries:
-            setattr(module, attribute, compiled)
+        for owner, attribute, compiled in self._entries:
+            setattr(owner, attribute, compiled)
 
 
 def _without(mode: TorchFunctionMode, compiled: Callable[..., Any]) -> Callable[..., Any]:

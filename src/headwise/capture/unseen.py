@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ OUTSIDE = "no attention call that can be seen (F.scaled_dot_product_attention) w
 
 REASONS = {
     "eager": "attn_implementation='eager' computes attention from its own softmax, which this version does not see",
+    "flex": "flex_attention's score_mod and mask_mod are code, which this version does not evaluate",
     "flash": "a flash-attention package computes attention outside torch's functions",
     "paged": "paged attention computes attention outside torch's functions",
 }
@@ -50,8 +52,12 @@ def note_what_stayed_silent(profile: Profile, model: nn.Module | None, names: Na
     caught = names.caught_paths
     silent = [] if model is None or not forwards else _silent_modules(model, [*caught, *known])
     for path, module in silent:
+        profile.record_unseen(path, *_why(model, module))
+    if silent:
+        (path, module), more = silent[0], len(silent) - 1
         reason, way_out = _why(model, module)
-        profile.record_unseen(path, reason, way_out)
+        others = f" and {more} more" if more else ""
+        warnings.warn(f"headwise: attention in {path}{others} is not measured: {reason}; {way_out}", stacklevel=4)
     if not caught and not silent and not known:
         profile.record_unseen("", OUTSIDE, "run the model inside the watch; load it with attn_implementation='sdpa'")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -132,6 +133,12 @@ class Watch:
         self._forwards.detach()
         self._settle()
         note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
+        if self._wanted is not None and self._names.caught_paths and not self.profile.layers:
+            warnings.warn(
+                f"headwise: layers={list(self._wanted)} chose none of the {len(self._names.caught_paths)} attention "
+                "layers that ran",
+                stacklevel=3,
+            )
 
     def __enter__(self) -> Profile:
         return self.start()

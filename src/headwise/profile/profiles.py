@@ -237,11 +237,13 @@ class Profile:
     def __repr__(self) -> str:
         table = self.table()
         shown = [c for c in ("label", "name", "phase", "kind", "rows", *self.measures) if c in table.columns]
-        notes = [f"{len(self.layers)} attention layers, {len(table)} heads, {self.num_sequences} sequences"]
+        heads = sum(layer.num_heads for layer in self.layers)
+        notes = [f"{len(self.layers)} attention layers, {heads} heads, {self.num_sequences} sequences"]
         if self.verified is not None:
             notes.append(f"verified: worst |Pv - out| = {self.verified:.1e}")
         notes += [f"not measured: {u.name or 'attention outside a module'}: {u.reason}" for u in self._unseen]
-        return "\n".join([table[shown].to_string(index=False, float_format="{:.3f}".format), *notes])
+        rows = [] if table.empty else [table[shown].to_string(index=False, float_format="{:.3f}".format)]
+        return "\n".join([*rows, *notes])
 
     def _repr_html_(self) -> str:
         import html
