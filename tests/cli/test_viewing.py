@@ -60,7 +60,7 @@ def test_view_refuses(refused: Any, saved: Path, tmp_path: Path) -> None:
     assert "no headwise profile" in refused("view", other, code=3)
     other.write_bytes(saved.read_bytes()[:-100])
     assert "damaged" in refused("view", other, code=3)
-    assert "which is read" in refused("view", saved, "--csv", saved, "--force")
+    assert "is the same file as the input; give" in refused("view", saved, "--csv", saved, "--force")
 
 
 def test_doctor(run: Any) -> None:

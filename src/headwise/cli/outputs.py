@@ -62,7 +62,7 @@ def plan(arguments: argparse.Namespace, reads: Sequence[Path] = ()) -> list[Outp
         "csv": _write_csv,
     }
     outputs: list[Output] = []
-    taken = {path.resolve(): "which is read" for path in reads}
+    taken = {path.resolve(): "the input" for path in reads}
     for name, write in writers.items():
         value = getattr(arguments, name, None)
         if value is None or (name == "json" and value == STDOUT):
@@ -71,7 +71,7 @@ def plan(arguments: argparse.Namespace, reads: Sequence[Path] = ()) -> list[Outp
         _check(output, value, arguments.force)
         if output.path in taken:
             raise InputError(f"{output.flag} {value} is the same file as {taken[output.path]}; give it another name")
-        taken[output.path] = f"{output.flag} writes"
+        taken[output.path] = f"the one that {output.flag} writes"
         outputs.append(output)
     return outputs
 
