@@ -89,10 +89,11 @@ class Forwards:
     then, so that its next forward is told from this one. Hooks of the root alone: layers run as if unwatched.
     """
 
-    def __init__(self, on_begin: Callable[[Forward], None]) -> None:
+    def __init__(self, on_begin: Callable[[Forward], None], on_end: Callable[[], None]) -> None:
         self.current: Forward | None = None
         self.number = 0
         self._on_begin = on_begin
+        self._on_end = on_end
         self._hooked: dict[int, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
         self._depth = 0
@@ -141,6 +142,8 @@ class Forwards:
         self._depth = max(0, self._depth - 1)
         if self._depth == 0 and self.current is not None:
             self._root = None
+            with torch._C.DisableTorchFunction():
+                self._on_end()
             # Keep only what the next forward may ask: which sequences these were.
             self.current.arguments, self.current.geometries, self.current.rows = {}, {}, {}
 

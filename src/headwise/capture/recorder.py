@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -17,22 +17,39 @@ from headwise.measures.summary import Part, summarise
 from headwise.profile import Group, Layer, Profile
 from headwise.profile.accumulators import PartSums
 
-PENDING = 4096
-"""Calls whose sums may wait on a device before they are brought to the host in one transfer."""
+BUFFER = 1 << 22
+"""Numbers that may wait (32 MB, touched only as they come): the sums of some hundred calls."""
+
+ERROR = "error"
 
 PARTS = tuple(f.name for f in fields(Part))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A call whose sums wait in the buffer: where they belong, and the shape of each."""
+
+    layer: Layer
+    group: Group
+    sequences: tuple[int, ...]
+    shapes: dict[str, torch.Size]
+    verified: bool
 
 
 class Recorder:
     """Measures calls and adds them to a profile.
 
-    Sums of calls on a device stay there until they are read, so that recording never waits for it.
+    Sums of calls wait in one buffer: on a device until they are read, so that recording never waits for it; on the
+    host until the forward ends. Small arrays that live on, strewn between the large temporary ones of a running model,
+    would keep the C library from using freed memory again: one forward over a long text leaves a gigabyte of holes.
     """
 
     def __init__(self, profile: Profile, verify: bool) -> None:
         self.profile = profile
         self.verify = verify
-        self._waiting: list[tuple[Layer, Group, Part, tuple[int, ...], Tensor | None]] = []
+        self._waiting: list[_Kept] = []
+        self._buffer: Tensor | None = None
+        self._used = 0
 
     def record(self, call: AttentionCall, out: Tensor, dropout: float, forward: Forward) -> None:
         """Measure one call. `out [B, H, N, d_v]` is what the model computed, for verification."""
@@ -56,31 +73,43 @@ class Recorder:
                 layer.bound = max(1e-5, 2 * torch.finfo(out.dtype).eps)
         group = Group(place.layer, place.call, place.phase, place.kind)
         names = _sequence_names(forward, call.q.shape[0], part.cluster_sum.shape[2])
-        self._waiting.append((layer, group, part, names, error))
-        if call.q.device.type == "cpu" or len(self._waiting) >= PENDING:
+        self._keep(layer, group, part, names, error)
+
+    def end_of_forward(self) -> None:
+        """Add what waits in the host's own memory to the profile; what waits on a device goes on waiting."""
+        if self._buffer is not None and self._buffer.device.type == "cpu":
             self.settle()
 
     def settle(self) -> None:
-        """Bring what waits on a device to the host and add it to the profile."""
+        """Add what waits to the profile, in one transfer if it waits on a device."""
         waiting, self._waiting = self._waiting, []
-        if not waiting:
+        if self._buffer is None or not waiting:
             return
-        numbers = []
-        for _, _, part, _, error in waiting:
-            numbers += [getattr(part, name).flatten() for name in PARTS]
-            numbers.append(part.counts.new_zeros(1) if error is None else error.double().reshape(1))
-        host = torch.cat(numbers).cpu().numpy()
+        numbers, self._used = self._buffer[: self._used].cpu().numpy(), 0
         at = 0
-        for layer, group, part, names, error in waiting:
+        for kept in waiting:
             arrays: dict[str, Any] = {}
-            for name in PARTS:
-                shape = getattr(part, name).shape
-                arrays[name] = host[at : at + shape.numel()].reshape(shape)
+            for name, shape in kept.shapes.items():
+                arrays[name] = numbers[at : at + shape.numel()].reshape(shape)
                 at += shape.numel()
-            if error is not None:
-                layer.verified = float(host[at])
-            at += 1
-            self.profile.record(layer, group, PartSums(**arrays, sequences=names))
+            error = arrays.pop(ERROR)
+            if kept.verified:
+                kept.layer.verified = float(error[0])
+            self.profile.record(kept.layer, kept.group, PartSums(**arrays, sequences=kept.sequences))
+
+    def _keep(self, layer: Layer, group: Group, part: Part, names: tuple[int, ...], error: Tensor | None) -> None:
+        fields_of = {name: getattr(part, name) for name in PARTS}
+        fields_of[ERROR] = part.counts.new_zeros(1) if error is None else error.double().reshape(1)
+        size = sum(t.numel() for t in fields_of.values())
+        buffer = self._buffer
+        if buffer is None or buffer.device != part.counts.device or self._used + size > len(buffer):
+            self.settle()
+            if buffer is None or buffer.device != part.counts.device or size > len(buffer):
+                self._buffer = buffer = part.counts.new_empty(max(BUFFER, size))
+        torch.cat([t.flatten() for t in fields_of.values()], out=buffer[self._used : self._used + size])
+        self._used += size
+        shapes = {name: t.shape for name, t in fields_of.items()}
+        self._waiting.append(_Kept(layer, group, names, shapes, verified=error is not None))
 
     def unseen(self, name: str, reason: str, way_out: str) -> None:
         """Note a call that was not measured; warn the first time."""

@@ -102,7 +102,7 @@ class Watch:
         self._names.check(self._wanted)
         self._recorder = Recorder(self.profile, verify)
         self._texts = Texts(self.profile, tokenizer, tokens)
-        self._forwards = Forwards(self._begin)
+        self._forwards = Forwards(self._begin, self._recorder.end_of_forward)
         self._compiled = CompiledParts(model)
         self._next_sequence = 1
         self._mode: _Mode | None = None

@@ -17,10 +17,10 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels.geometry import Geometry
 from headwise.kernels.protocol import STATISTICS, RowStatistics
-from headwise.kernels.tiles import Tile, score_tile, working_dtype
+from headwise.kernels.tiles import Scratch, Tile, score_tile, working_dtype
 
-TILE_ELEMENTS = 1 << 19
-"""Scores held at once: 2 MB in float32, which a CPU's cache can hold and a GPU can still keep busy."""
+TILE_ELEMENTS = 1 << 20
+"""Scores held at once: 4 MB in float32, large enough for one matrix product and small enough for a cache."""
 
 NEGLIGIBLE = -1e4
 """Relative scores below this have weight 0 in every dtype; clamping them there keeps 0 * score finite."""
@@ -41,9 +41,11 @@ class PortableKernel:
         dtype = working_dtype(call)
         out = {name: torch.empty(B, H, N, dtype=dtype, device=call.q.device) for name in STATISTICS}
         argmax = torch.empty(B, H, N, dtype=torch.int64, device=call.q.device)
-        for tile in _tiles(call, geometry):
+        tiles = list(_tiles(call, geometry))
+        scratch = Scratch(4, max(_elements(tile) for tile in tiles), dtype, call.q.device)
+        for tile in tiles:
             place = (tile.batch, tile.heads, tile.rows)
-            for name, value in _reduce(call, geometry, tile, score_tile(call, tile)).items():
+            for name, value in _reduce(call, geometry, tile, scratch).items():
                 (argmax if name == "argmax" else out[name])[place] = value
         return RowStatistics(**out, argmax=argmax, geometry=geometry, has_sinks=call.sinks is not None)
 
@@ -70,8 +72,13 @@ def _tiles(call: AttentionCall, geometry: Geometry) -> Iterator[Tile]:
                 yield Tile(slice(b, min(B, b + batch)), queries, kv, span, keys)
 
 
-def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, s: Tensor) -> dict[str, Tensor]:
-    """Every statistic of the tile's rows, each `[b, h, R]`, from its scores `s [b, h, R, m]`, which are used up."""
+def _elements(tile: Tile) -> int:
+    return math.prod(part.stop - part.start for part in (tile.batch, tile.heads, tile.rows, tile.keys))
+
+
+def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, scratch: Scratch) -> dict[str, Tensor]:
+    """Every statistic of the tile's rows, each `[b, h, R]`, from its scores `s [b, h, R, m]`."""
+    s = score_tile(call, tile, scratch[0])
     top, argmax = s.max(-1)
     shift = top
     if call.sinks is not None:
@@ -79,7 +86,7 @@ def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, s: Tensor) -> d
         shift = torch.maximum(top, logit)
     shift = shift.masked_fill(shift == -math.inf, 0.0)
     x = s.sub_(shift[..., None])
-    e = torch.exp(x)
+    e = torch.exp(x, out=scratch.shaped(1, x.shape))
     x.clamp_(min=NEGLIGIBLE)
 
     own, first = (_rows(key, tile) for key in (geometry.own, geometry.first))
@@ -89,11 +96,13 @@ def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, s: Tensor) -> d
     _erase(e, at_first, first >= 0)
 
     mass = e.sum(-1)
-    moment = torch.linalg.vecdot(e, x)
-    key = torch.arange(tile.keys.start, tile.keys.stop, device=s.device)
-    away = (own[..., None] - key).abs().to(s.dtype)[:, None]
-    travelled = (e * away).sum(-1) + e_first * (own - first).abs()[:, None]
-    squares = torch.linalg.vecdot(e, e) + e_first * e_first
+    product = scratch.shaped(2, x.shape)
+    moment = torch.mul(e, x, out=product).sum(-1)
+    squares = torch.mul(e, e, out=product).sum(-1) + e_first * e_first
+    key = torch.arange(tile.keys.start, tile.keys.stop, dtype=s.dtype, device=s.device)
+    position = own.to(s.dtype)[..., None]  # exact: tokens are fewer than 2^24
+    away = torch.sub(position, key, out=scratch.shaped(3, torch.Size((*own.shape, len(key))))).abs_()[:, None]
+    travelled = torch.mul(e, away, out=product).sum(-1) + e_first * (own - first).abs()[:, None]
     total_keys = mass + e_first
     sink = torch.zeros_like(mass)
     if call.sinks is not None:

@@ -38,16 +38,42 @@ def working_dtype(call: AttentionCall) -> torch.dtype:
     return torch.promote_types(call.q.dtype, torch.float32)
 
 
-def score_tile(call: AttentionCall, tile: Tile) -> Tensor:
-    """The tile's scores `[b, h, R, m]`, -inf at hidden keys: eq. 1 before the softmax."""
+class Scratch:
+    """Memory that tiles use one after the other.
+
+    Asking the system for megabytes anew for each tile costs time, and the holes that are left cost memory.
+    """
+
+    def __init__(self, buffers: int, elements: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._buffers = [torch.empty(elements, dtype=dtype, device=device) for _ in range(buffers)]
+
+    def __getitem__(self, which: int) -> Tensor:
+        return self._buffers[which]
+
+    def shaped(self, which: int, shape: torch.Size) -> Tensor:
+        """The beginning of a buffer in a shape."""
+        return self._buffers[which][: shape.numel()].view(shape)
+
+
+def score_tile(call: AttentionCall, tile: Tile, buffer: Tensor | None = None) -> Tensor:
+    """The tile's scores `[b, h, R, m]`, -inf at hidden keys: eq. 1 before the softmax.
+
+    Args:
+        call: The call.
+        tile: The part of it.
+        buffer: Flat memory to make them in, large enough; None: new memory.
+    """
     _, _, N, M = call.sizes
     dtype = working_dtype(call)
     scale = 1 / math.sqrt(call.q.shape[-1]) if call.scale is None else call.scale
     q = call.q[tile.batch, tile.heads, tile.rows].to(dtype)
     k = call.k[tile.batch, tile.kv_heads, tile.keys].to(dtype)
     b, h, R, d = q.shape
+    m = k.shape[2]
     # The query heads of one key-value head lie one under the other, so that k is never repeated.
-    s = (q.reshape(b, k.shape[1], -1, d) @ k.transpose(-2, -1)).view(b, h, R, k.shape[2])
+    stacked = q.reshape(b, k.shape[1], -1, d)
+    out = None if buffer is None else buffer[: b * h * R * m].view(b, k.shape[1], -1, m)
+    s = torch.matmul(stacked, k.transpose(-2, -1), out=out).view(b, h, R, m)
     s *= scale
     if call.softcap is not None:
         s.div_(call.softcap).tanh_().mul_(call.softcap)

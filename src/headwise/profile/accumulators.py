@@ -8,7 +8,7 @@ are no independent samples.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,41 +51,49 @@ class PartSums:
 
 @dataclass
 class Accumulator:
-    """The sums of one group. `arrays` holds `counts [4, H]`, `offsets [H, 18]`, `bin_sum` and `bin_rows [K, H, P]`,
-    `rows`, `mean`, `m2`, `low`, `high` `[K, H]`, and per measure and head the sums over sequences `[K, H]`:
-    `sequences` (their number), `s` (sum S_c), `ss` (S_c^2), `sn` (S_c N_c), `n` (N_c), `nn` (N_c^2).
-    """  # noqa: D205
+    """The sums of one group of calls.
+
+    Attributes:
+        arrays: `counts [4, H]`, `offsets [H, 18]`, `bin_sum` and `bin_rows [K, H, P]`; per measure and head `[K, H]`
+            `rows`, `mean`, `m2`, `low`, `high`, and the sums over sequences: `sequences` (their number), `s`
+            (sum S_c), `ss` (S_c^2), `sn` (S_c N_c), `n` (N_c), `nn` (N_c^2).
+        open_names: Sequences that may go on (decoding adds rows to them); `open_sum` and `open_rows [K, H, C]` are
+            their sums so far, not squared yet.
+    """
 
     arrays: dict[str, Array] = field(default_factory=dict)
-    # Sequences that may go on (decoding adds rows to them): their sums so far, not squared yet.
     open_names: tuple[int, ...] = ()
     open_sum: Array | None = None
     open_rows: Array | None = None
 
     def add(self, part: PartSums) -> None:
         """Add the rows of one call."""
-        if part.sequences == self.open_names and self.open_sum is not None and self.open_rows is not None:
-            self.open_sum = self.open_sum + part.cluster_sum
-            self.open_rows = self.open_rows + part.cluster_rows
-        else:
+        import numpy as np
+
+        if part.sequences != self.open_names:
             self.close()
-            self.open_names, self.open_sum, self.open_rows = (
-                part.sequences,
-                part.cluster_sum,
-                part.cluster_rows,
-            )
+        shape = part.cluster_sum.shape
+        if self.open_sum is None or self.open_rows is None or self.open_sum.shape != shape:
+            self.open_sum, self.open_rows = np.zeros(shape), np.zeros(shape)
+        self.open_names = part.sequences
+        self.open_sum += part.cluster_sum
+        self.open_rows += part.cluster_rows
         self._combine({name: getattr(part, name) for name in (*ADDED, *MOMENTS)})
 
     def close(self) -> None:
         """No sequence goes on from here."""
-        if self.open_sum is not None and self.open_rows is not None:
+        if self.open_names and self.open_sum is not None and self.open_rows is not None:
             self._combine(_cluster_sums(self.open_sum, self.open_rows))
-        self.open_names, self.open_sum, self.open_rows = (), None, None
+            # Kept for the next sequences.
+            self.open_sum[...] = 0
+            self.open_rows[...] = 0
+        self.open_names = ()
 
-    def closed(self) -> Self:
+    def closed(self) -> Accumulator:
         """A copy in which no sequence is open; this one is left as it is."""
-        copy = type(self)(dict(self.arrays), self.open_names, self.open_sum, self.open_rows)
-        copy.close()
+        copy = Accumulator({name: array.copy() for name, array in self.arrays.items()})
+        if self.open_names and self.open_sum is not None and self.open_rows is not None:
+            copy._combine(_cluster_sums(self.open_sum, self.open_rows))
         return copy
 
     def merge(self, other: Accumulator) -> None:
@@ -97,29 +105,33 @@ class Accumulator:
         import numpy as np
 
         mine = self.arrays
-        if "rows" in new and "rows" in mine:
+        first = "rows" not in mine
+        for name, array in new.items():
+            if name not in mine:
+                mine[name] = np.zeros(array.shape)
+        if "rows" in new:
+            if first:
+                mine["low"][...], mine["high"][...] = np.inf, -np.inf
             rows, delta = mine["rows"] + new["rows"], new["mean"] - mine["mean"]
             share = new["rows"] / np.maximum(rows, 1)
-            mine["m2"] = mine["m2"] + new["m2"] + delta**2 * mine["rows"] * share
-            mine["mean"] = mine["mean"] + delta * share
-            mine["rows"] = rows
-            mine["low"] = np.minimum(mine["low"], new["low"])
-            mine["high"] = np.maximum(mine["high"], new["high"])
-        elif "rows" in new:
-            mine.update({name: new[name] for name in MOMENTS})
+            mine["m2"] += new["m2"] + delta**2 * mine["rows"] * share
+            mine["mean"] += delta * share
+            mine["rows"][...] = rows
+            np.minimum(mine["low"], new["low"], out=mine["low"])
+            np.maximum(mine["high"], new["high"], out=mine["high"])
         for name in (*ADDED, *CLUSTERS):
             if name in new:
-                mine[name] = mine[name] + new[name] if name in mine else new[name]
+                mine[name] += new[name]
 
     def columns(self, k: int, summary: str) -> dict[str, Any]:
         """Columns of measure k, one value per head: value, `_std`, `_min`, `_max`, `_se`.
 
         The standard deviation is that of the rows themselves (division by their number). The standard error is of
-        the mean, clustered by sequence; with one sequence, and for a maximum, it is NaN.
+        the mean, clustered by sequence; with one sequence, and for a maximum, it is NaN. For a closed accumulator.
         """
         import numpy as np
 
-        a = self.closed().arrays
+        a = self.arrays
         rows = a["rows"][k]
         some = rows > 0
         none = np.full_like(rows, np.nan)

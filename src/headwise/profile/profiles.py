@@ -275,7 +275,7 @@ class Profile:
     def _group_table(self, group: Group) -> pd.DataFrame:
         import pandas as pd
 
-        layer, sums = self._layers[group.layer], self.groups[group]
+        layer, sums = self._layers[group.layer], self.groups[group].closed()
         heads = range(layer.num_heads)
         per_kv = max(1, layer.num_heads // max(1, layer.num_kv_heads))
         columns: dict[str, Any] = {
