@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from scripts import figures
+from scripts import fetch_models, figures
 
 from headwise import errors
-from headwise.cli import _parser
+from headwise.cli import _parser, main
 from headwise.cli.failures import INTERRUPTED
 from headwise.measures.catalogue import BY_NAME
 
@@ -283,3 +283,22 @@ def test_the_table_of_the_readme_has_columns_of_the_catalogue(page: Path) -> Non
     for header in re.findall(r"^\|(.+)\|\n\|[-:| ]+\|$", shown, re.MULTILINE):
         columns = [column.strip(" `") for column in header.split("|")]
         assert [c for c in columns if "_" in c and c not in BY_NAME] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_table_of_make_demo_is_what_make_demo_prints(
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["profile", str(fetch_models.minilm()), "--file", str(ROOT / "examples" / "page.txt")]) == 0
+    printed = _layer_lines(capsys.readouterr().out)
+    shown = _layer_lines((ROOT / page).read_text("utf-8"))
+    assert len(shown) == 6
+    for a, b in zip(shown, printed, strict=True):
+        assert [a[0], a[-2]] == [b[0], b[-2]]
+        numbers = [[float(x) for x in (*line[1:-2], line[-1])] for line in (a, b)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=2e-3, abs=2e-3)
+
+
+def _layer_lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if re.match(r"L\d +\d", line)]

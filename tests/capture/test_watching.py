@@ -512,14 +512,49 @@ def test_matmul_precision_is_high_inside_and_restored() -> None:
     assert profile.table()["max_score"][0] == pytest.approx(exact.item(), abs=1e-5)
 
 
-def test_activation_checkpointing_counts_once() -> None:
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_counts_once(reentrant: bool) -> None:
     from torch.utils.checkpoint import checkpoint
 
     model = Decoder()
     x = torch.randn(2, 7, 32, requires_grad=True)
     with hw.watch(model.layers[0]) as profile:
-        checkpoint(model.layers[0], x, use_reentrant=False).sum().backward()
+        checkpoint(model.layers[0], x, use_reentrant=reentrant).sum().backward()
     assert [layer.calls for layer in profile.layers] == [1]
+
+
+def test_inference_mode_and_ordinary_forwards_in_one_watch() -> None:
+    model = Decoder().eval()
+    with hw.watch(model, verify=True) as profile:
+        with torch.inference_mode():
+            model(IDS)
+        model(IDS)
+        with torch.inference_mode():
+            model(IDS)
+        assert set(profile.table()["rows"]) == {42}
+    assert profile.verified < 1e-6
+
+
+def test_tokens_given_as_text() -> None:
+    attention = SelfAttention()
+    with hw.watch(attention, tokens=[["我", "是", "谁"], ["who", "am", "I"]]) as profile:
+        attention(torch.randn(2, 3, 32))
+    assert [s.tokens for s in profile.sequences] == [["我", "是", "谁"], ["who", "am", "I"]]
+    assert profile.num_sequences == 2
+
+
+def test_packed_sequences_have_their_own_first_key_and_count_apart() -> None:
+    attention = SelfAttention().eval()
+    x = torch.randn(1, 7, 32)
+    block = torch.block_diag(torch.ones(4, 4), torch.ones(3, 3)).bool().tril()
+    with hw.watch(attention) as packed:
+        attention(x, mask=block)
+    with hw.watch(attention) as apart:
+        attention(x[:, :4], mask=torch.ones(4, 4).bool().tril())
+        attention(x[:, 4:], mask=torch.ones(3, 3).bool().tril())
+    measures = [name + part for name in packed.measures for part in ("", "_std", "_se")]
+    np.testing.assert_allclose(packed.table()[measures], apart.table()[measures], rtol=1e-5, atol=1e-6)
+    assert packed.table()["self_focus_se"].notna().all()
 
 
 # Unseen

@@ -178,3 +178,11 @@ def test_an_empty_profile_makes_an_honest_page() -> None:
     html = page(profile)
     assert "Nothing can be said of these heads" in html
     assert "a jit-scripted module" in html
+
+
+def test_notes_of_the_run_are_told() -> None:
+    profile = synthetic(1, 1)
+    profile.info["notes"] = "windows have 2,048 tokens; interrupted: <b>3</b> of 9 windows were read"
+    html = page(profile)
+    assert "Note: windows have 2,048 tokens." in html
+    assert "Note: interrupted: &lt;b&gt;3&lt;/b&gt; of 9 windows were read." in html

@@ -105,7 +105,10 @@ class Recorder:
         if buffer is None or buffer.device != part.counts.device or self._used + size > len(buffer):
             self.settle()
             if buffer is None or buffer.device != part.counts.device or size > len(buffer):
-                self._buffer = buffer = part.counts.new_empty(max(BUFFER, size))
+                with torch.inference_mode(False):  # a later forward may run outside inference mode
+                    self._buffer = buffer = torch.empty(
+                        max(BUFFER, size), dtype=torch.float64, device=part.counts.device
+                    )
         torch.cat([t.flatten() for t in fields_of.values()], out=buffer[self._used : self._used + size])
         self._used += size
         shapes = {name: t.shape for name, t in fields_of.items()}

@@ -15,13 +15,15 @@ from headwise.capture.modules import plain_name
 from headwise.capture.names import Names
 from headwise.profile import Profile
 
+FLEX = "flex_attention: its score_mod and mask_mod are code, which this version does not evaluate"
+
 OTHER_ATTENTION: dict[Callable[..., Any], tuple[str, str]] = {
     torch.nn.functional.multi_head_attention_forward: (
         "torch.nn.MultiheadAttention computes attention inside one function, which this version does not open",
         "watch a model that calls scaled_dot_product_attention itself",
     ),
     flex_attention: (
-        "flex_attention: its score_mod and mask_mod are code, which this version does not evaluate",
+        FLEX,
         "load the model with attn_implementation='sdpa'",
     ),
 }
@@ -31,7 +33,7 @@ OUTSIDE = "no attention call that can be seen (F.scaled_dot_product_attention) w
 
 REASONS = {
     "eager": "attn_implementation='eager' computes attention from its own softmax, which this version does not see",
-    "flex": "flex_attention's score_mod and mask_mod are code, which this version does not evaluate",
+    "flex": FLEX,
     "flash": "a flash-attention package computes attention outside torch's functions",
     "paged": "paged attention computes attention outside torch's functions",
 }

@@ -141,6 +141,12 @@ def _open(arguments: argparse.Namespace) -> OpenedModel:
         )
 
 
+def _shown(name: str) -> str:
+    """A name to show to others: of a path only its end, not the folders of whoever ran this."""
+    path = Path(name).expanduser()
+    return "/".join(path.resolve().parts[-2:] if path.is_dir() else path.parts[-1:]) if path.exists() else name
+
+
 def _facts(opened: OpenedModel, cut: Windows, recorded: Recording, source: str) -> dict[str, str | int | float]:
     """What a page and a table say about the run."""
     notes = list(opened.notes)
@@ -151,12 +157,12 @@ def _facts(opened: OpenedModel, cut: Windows, recorded: Recording, source: str) 
     if recorded.stopped:
         notes.append(f"interrupted: {recorded.windows} of {len(cut.ids)} windows were read")
     return {
-        "model": opened.name,
+        "model": _shown(opened.name),
         "kind": opened.kind,
         "dtype": opened.dtype,
         "device": str(opened.device),
         "attention": str(getattr(opened.model.config, "_attn_implementation", None) or ""),
-        "source": source,
+        "source": _shown(source),
         "windows": recorded.windows,
         "window": cut.length,
         "tokens": recorded.tokens,

@@ -46,6 +46,7 @@ def page(profile: Profile) -> str:
         **data,
         title=_title(data),
         facts=_facts(data),
+        notes=[note for note in str(data["info"].get("notes", "")).split("; ") if note],
         columns=_columns(data),
         unseen_by_reason=_by_reason(data["unseen"]),
         # Past autoescape go only our own two files, and JSON whose escapes leave nothing that HTML reads.
