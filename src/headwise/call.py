@@ -8,6 +8,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
+HIDE_BELOW = -65504.0
+"""A float mask hides a key at -inf or at or below this: the lowest half-precision number."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -58,7 +61,7 @@ class AttentionCall:
     softcap: float | None = None
     sinks: Tensor | None = None
     window: int | tuple[int | None, int | None] | None = None
-    hide_below: float = -65504.0
+    hide_below: float = HIDE_BELOW
     real: Tensor | None = None
     place: Place = field(default_factory=Place)
 

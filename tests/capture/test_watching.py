@@ -665,3 +665,46 @@ def test_bad_arguments() -> None:
         hw.watch(Decoder(), layers=["encoder"])
     with pytest.raises(ValueError, match="layer numbers"):
         hw.watch(Decoder(), layers=[-1])
+
+
+# Afterwards
+
+
+def test_a_profile_keeps_neither_model_nor_inputs_alive() -> None:
+    import gc
+    import weakref
+
+    model, ids = Decoder(), IDS.clone()
+    with hw.watch(model) as profile:
+        model(ids)
+    gone = [weakref.ref(model), weakref.ref(ids)]
+    del model, ids
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+    assert len(profile.table()) == 8
+
+
+def test_inputs_are_not_kept_from_one_forward_to_the_next() -> None:
+    import gc
+    import weakref
+
+    model = Decoder()
+    with hw.watch(model):
+        ids = IDS.clone()
+        model(ids)
+        gone = weakref.ref(ids)
+        del ids
+        gc.collect()
+        assert gone() is None
+
+
+def test_another_number_of_heads_is_told() -> None:
+    model = Decoder()
+    with pytest.warns(UserWarning, match="expected 4 heads as before, got 2"), hw.watch(model) as profile:
+        model(IDS)
+        for block in model.layers:
+            block.attn.head_dim = 16
+            block.attn.num_heads = block.attn.num_kv_heads = 2
+        model(IDS)
+    assert set(profile.table()["rows"]) == {14}
+    assert [u.name for u in profile.unseen] == ["layers.0.attn", "layers.1.attn"]

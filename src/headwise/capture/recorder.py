@@ -92,10 +92,17 @@ class Recorder:
             for name, shape in kept.shapes.items():
                 arrays[name] = numbers[at : at + shape.numel()].reshape(shape)
                 at += shape.numel()
-            error = arrays.pop(ERROR)
+            worst = arrays.pop(ERROR)
             if kept.verified:
-                kept.layer.verified = float(error[0])
-            self.profile.record(kept.layer, kept.group, PartSums(**arrays, sequences=kept.sequences))
+                kept.layer.verified = float(worst[0])
+            try:
+                self.profile.record(kept.layer, kept.group, PartSums(**arrays, sequences=kept.sequences))
+            except ValueError as error:
+                self.unseen(kept.layer.name, str(error), "watch one configuration of the model at a time")
+
+    def release(self) -> None:
+        """Give back the buffer."""
+        self._buffer, self._used = None, 0
 
     def _keep(self, layer: Layer, group: Group, part: Part, names: tuple[int, ...], error: Tensor | None) -> None:
         fields_of = {name: getattr(part, name) for name in PARTS}

@@ -9,26 +9,23 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headwise.call import Place
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards
 from headwise.capture.modules import (
     Running,
-    has_sliding_window,
-    head_counts,
-    reads_other_sequence,
     running_modules,
 )
 from headwise.capture.names import Names
+from headwise.capture.placing import attending, heads_of, place_of
 from headwise.capture.quiet import quiet
 from headwise.capture.recorder import Recorder
-from headwise.capture.sdpa import Heads, UnmeasurableError, read_call
+from headwise.capture.sdpa import UnmeasurableError, read_call
 from headwise.capture.texts import Texts
 from headwise.capture.unseen import OTHER_ATTENTION, note_what_stayed_silent
 from headwise.measures.catalogue import select
@@ -106,7 +103,6 @@ class Watch:
         self._compiled = CompiledParts(model)
         self._next_sequence = 1
         self._mode: _Mode | None = None
-        self.profile.pending = self._settle
 
     def start(self) -> Profile:
         """Begin to watch."""
@@ -114,6 +110,7 @@ class Watch:
             raise RuntimeError("watch: this watch is running already; call headwise.watch again for another one")
         with torch._C.DisableTorchFunction():
             self.profile.info.update(_facts(self._model))
+        self.profile.pending = self._settle
         if self._model is not None and not is_compiled_in_place(self._model):
             self._forwards.attach(self._model)
         for name in self._compiled.names:
@@ -132,6 +129,9 @@ class Watch:
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._forwards.detach()
         self._settle()
+        # The profile may live on: it must not keep the model and our buffers alive.
+        self.profile.pending = None
+        self._recorder.release()
         note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
         if self._wanted is not None and self._names.caught_paths and not self.profile.layers:
             warnings.warn(
@@ -200,17 +200,11 @@ class Watch:
         name: str,
         index: int,
     ) -> None:
-        caller = _attending(stack)
-        heads = Heads() if caller is None else Heads(*head_counts(caller.module))
-        call, out, dropout = read_call(args, kwargs, out, heads)
-        B, H, N, M = call.sizes
-        cross = _is_cross(caller, N, M, call.causal is not None, call.mask)
-        decode = N == 1 and (M > 1 if forward.past is None else forward.past > 0)
-        kind: Literal["self", "cross", "window"] = "cross" if cross else "self"
-        if not cross and caller is not None and has_sliding_window(caller.module):
-            kind = "window"
-        groups = H // (heads.num_kv_heads if heads.num_heads == H and heads.num_kv_heads else call.k.shape[1])
-        place = Place(number, name, index, "decode" if decode else "prefill", kind, groups)
+        caller = attending(stack)
+        call, out, dropout = read_call(args, kwargs, out, heads_of(caller))
+        B, _, N, M = call.sizes
+        place = place_of(call, caller, forward.past, number, name, index)
+        cross = place.kind == "cross"
         real = forward.real_rows(name, B, N, M, cross, self._real)
         if not forward.sequences:
             self._name_sequences(forward, forward.batch or B)
@@ -259,36 +253,6 @@ class _Mode(TorchFunctionMode):
                 else:
                     self._other(func)
         return out
-
-
-def _attending(stack: list[Running]) -> Running | None:
-    """The module whose attention it is: the caller, or the one around it if the caller is a mere function of it.
-
-    Some models put the bare operation into a small module of its own, without parameters.
-    """
-    if not stack:
-        return None
-    bare = next(stack[0].module.parameters(), None) is None
-    return stack[1] if bare and len(stack) > 1 else stack[0]
-
-
-def _is_cross(caller: Running | None, num_queries: int, num_keys: int, causal: bool, mask: Tensor | None) -> bool:
-    """Whether the keys are another sequence's: as the module was called, else by the shape.
-
-    Without a causal limit, several queries over another number of keys are cross-attention, unless a mask of several
-    rows shows that it is a cache (row by row one key more: told by the geometry).
-    """
-    if caller is not None:
-        if reads_other_sequence(caller) or getattr(caller.module, "is_cross_attention", False) is True:
-            return True
-    if num_queries in (1, num_keys) or causal:
-        return False
-    if mask is None or mask.dim() < 2 or mask.shape[-2] == 1:
-        return True
-    visible = mask if mask.dtype == torch.bool else mask > -65504.0
-    # Under causality the last row sees a key that the first does not.
-    last = visible[..., -1, :] & ~visible[..., 0, :]
-    return not bool(last.any())
 
 
 def _is_wanted(wanted: tuple[int | str, ...] | None, number: int, name: str) -> bool:
