@@ -6,11 +6,11 @@ stands aside while a compiled part runs: no recompilation, no changed bit.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch._dynamo import OptimizedModule
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode_temporarily
 
 from headwise.capture.modules import plain_name
@@ -33,10 +33,11 @@ class CompiledParts:
     def __init__(self, model: nn.Module | None) -> None:
         self._entries: list[tuple[Any, str, Callable[..., Any]]] = []
         self.names: list[str] = []
-        if model is None:
-            self._entries.append((OptimizedModule, "__call__", OptimizedModule.__call__))
+        wrapper = _wrapper_class()
+        if model is None and wrapper is not None:
+            self._entries.append((wrapper, "__call__", wrapper.__call__))
         for path, module in [] if model is None else model.named_modules():
-            attribute = "forward" if isinstance(module, OptimizedModule) else "_compiled_call_impl"
+            attribute = "forward" if wrapper is not None and isinstance(module, wrapper) else "_compiled_call_impl"
             if attribute == "forward" or is_compiled_in_place(module):
                 self._entries.append((module, attribute, getattr(module, attribute)))
                 self.names.append(plain_name(path))
@@ -50,6 +51,12 @@ class CompiledParts:
         """Put everything back."""
         for owner, attribute, compiled in self._entries:
             setattr(owner, attribute, compiled)
+
+
+def _wrapper_class() -> type[nn.Module] | None:
+    """The class of modules that torch.compile wrapped; None if it cannot have made any, being not even loaded."""
+    loaded = sys.modules.get("torch._dynamo.eval_frame")
+    return getattr(loaded, "OptimizedModule", None)
 
 
 def _without(mode: TorchFunctionMode, compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from headwise.call import AttentionCall
 
@@ -54,9 +54,8 @@ def read_call(
     q, k, v = given["query"], given["key"], given["value"]
     mask = given.get("attn_mask")
     causal: Alignment | None = "upper_left" if given.get("is_causal") else None
-    if isinstance(mask, CausalBias):
-        causal = "lower_right" if mask.variant == CausalVariant.LOWER_RIGHT else "upper_left"
-        mask = None
+    if (variant := _causal_variant(mask)) is not None:
+        causal, mask = variant, None
     for tensor in (q, k, v, mask):
         if tensor is not None:
             _must_be_plain(tensor)
@@ -71,6 +70,17 @@ def read_call(
         q, k, v, mask=mask, causal=causal, scale=1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     )  # fmt: skip
     return call, out, float(given.get("dropout_p") or 0.0)
+
+
+def _causal_variant(mask: object) -> Alignment | None:
+    """The alignment of torch's CausalBias; None for any other mask.
+
+    Its module is looked up, not imported: importing it loads the whole compiler.
+    """
+    bias = sys.modules.get("torch.nn.attention.bias")
+    if bias is None or not isinstance(mask, bias.CausalBias):
+        return None
+    return "lower_right" if mask.variant == bias.CausalVariant.LOWER_RIGHT else "upper_left"
 
 
 def _must_be_plain(tensor: Tensor) -> None:

@@ -7,38 +7,36 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
-from torch.nn.attention.flex_attention import flex_attention
 
 from headwise.capture.modules import plain_name
 from headwise.capture.names import Names
 from headwise.profile import Profile
 
-FLEX = "flex_attention: its score_mod and mask_mod are code, which this version does not evaluate"
-
-OTHER_ATTENTION: dict[Callable[..., Any], tuple[str, str]] = {
-    torch.nn.functional.multi_head_attention_forward: (
+OTHER_ATTENTION: dict[str, tuple[str, str]] = {
+    "multi_head_attention_forward": (
         "torch.nn.MultiheadAttention computes attention inside one function, which this version does not open",
         "watch a model that calls scaled_dot_product_attention itself",
     ),
-    flex_attention: (
-        FLEX,
-        "load the model with attn_implementation='sdpa'",
-    ),
 }
-"""Attention functions that the mode sees but does not measure: the reason and the way out."""
+"""Attention functions of torch that the mode sees but does not measure: the reason and the way out."""
 
 OUTSIDE = "no attention call that can be seen (F.scaled_dot_product_attention) was made while watching"
 
 REASONS = {
     "eager": "attn_implementation='eager' computes attention from its own softmax, which this version does not see",
-    "flex": FLEX,
+    "flex": "flex_attention: its score_mod and mask_mod are code, which this version does not evaluate",
     "flash": "a flash-attention package computes attention outside torch's functions",
     "paged": "paged attention computes attention outside torch's functions",
 }
 
 _LIKE_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+
+
+def other_attention(func: Callable[..., Any]) -> tuple[str, str] | None:
+    """Why an attention function of torch is not measured, and the way out; None for any other function."""
+    known = OTHER_ATTENTION.get(getattr(func, "__name__", ""))
+    return known if known and str(func.__module__).startswith("torch.nn") else None
 
 
 def note_what_stayed_silent(profile: Profile, model: nn.Module | None, names: Names, forwards: int) -> None:

@@ -27,7 +27,7 @@ from headwise.capture.quiet import quiet
 from headwise.capture.recorder import Recorder
 from headwise.capture.sdpa import UnmeasurableError, read_call
 from headwise.capture.texts import Texts
-from headwise.capture.unseen import OTHER_ATTENTION, note_what_stayed_silent
+from headwise.capture.unseen import note_what_stayed_silent, other_attention
 from headwise.measures.catalogue import select
 from headwise.profile import Profile
 
@@ -215,14 +215,14 @@ class Watch:
         self._next_sequence += batch
         self.profile.record_sequences([], batch)
 
-    def _other(self, func: Callable[..., Any]) -> None:
+    def _other(self, reason: str, way_out: str) -> None:
         """Attention that goes another way than scaled_dot_product_attention: noted, not measured."""
         found = self._stack()
         if found is None:
             return
         caller, root, _ = found
         _, name = self._names.place(caller, root)
-        self._recorder.unseen(name, *OTHER_ATTENTION[func])
+        self._recorder.unseen(name, reason, way_out)
 
 
 class _Mode(TorchFunctionMode):
@@ -245,13 +245,14 @@ class _Mode(TorchFunctionMode):
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
-        if func is SDPA or func in OTHER_ATTENTION:
+        other = other_attention(func)
+        if func is SDPA or other is not None:
             # A function mode of the caller must not see what we do.
             with torch._C.DisableTorchFunction():
-                if func is SDPA:
+                if other is None:
                     self._seen(args, kwargs, out)
                 else:
-                    self._other(func)
+                    self._other(*other)
         return out
 
 
