@@ -90,15 +90,12 @@ def attention(
     queries, keys, values = (x.to(exact) for x in (q, k, v))
     if q.dim() > 2:
         keys, values = repeat_heads(keys, q.shape[-3]), repeat_heads(values, q.shape[-3])
+    visible = visible_keys(q.shape[-2], k.shape[-2], mask=mask, causal=causal, window=window, device=q.device)
 
-    visible = visible_keys(
-        q.shape[-2], k.shape[-2], mask=mask, causal=causal, window=window, device=q.device
-    )  # fmt: skip
-    s = scores(queries, keys, scale=scale, softcap=softcap, bias=bias_of(mask, exact))
-    p = weights(s, visible, sinks)
-    dropped = torch.nn.functional.dropout(p, dropout_p) if dropout_p else p
-    out = (dropped @ values).to(q.dtype)
-    return (out, p.to(q.dtype)) if return_weights else out
+    s = scores(queries, keys, scale=scale, softcap=softcap, bias=bias_of(mask, exact))  # Q K^T / sqrt(d_k)
+    p = weights(s, visible, sinks)  # softmax(...)
+    out = torch.nn.functional.dropout(p, dropout_p) @ values  # ... V
+    return (out.to(q.dtype), p.to(q.dtype)) if return_weights else out.to(q.dtype)
 
 
 def scores(
