@@ -15,14 +15,16 @@ PAGES = {"README.md": "en", "README.zh-CN.md": "zh"}
 BEGIN, END = "<!-- figures: from benchmarks/results -->", "<!-- end of figures -->"
 
 CASES = ("minilm-512", "smollm2-2048", "smollm2-8192")
-MODELS = {"minilm": "MiniLM-L6 (72 heads)", "smollm2": "SmolLM2-135M (270 heads)"}
+MODELS = {"minilm": ("MiniLM-L6", 72), "smollm2": ("SmolLM2-135M", 270)}
 WORDS = {
     "en": {
         "head": "| model, tokens | unwatched | `headwise.watch`, 14 measures | `output_attentions=True`, 2 measures |",
+        "case": "{} ({} heads), {}",
         "none": "would need {:.0f} GB of weights",
     },
     "zh": {
-        "head": "| 模型，词元数 | 不观察 | `headwise.watch`，14 个度量 | `output_attentions=True`，2 个度量 |",
+        "head": "| 模型，词元数 | 不加 watch | `headwise.watch`，14 个度量 | `output_attentions=True`，2 个度量 |",
+        "case": "{}（{} 个头），{}",
         "none": "仅权重就需 {:.0f} GB",
     },
 }
@@ -35,8 +37,9 @@ def table(language: str) -> str:
     for name in CASES:
         result = json.loads((RESULTS / f"{name}.json").read_text())
         size = f"{result['batch']} x {result['tokens']:,}"
+        model, heads = MODELS[result["model"]]
         cells = [
-            f"{MODELS[result['model']]}, {size}",
+            words["case"].format(model, heads, size),
             *(_cell(result, v, words) for v in ("unwatched", "watched", "eager")),
         ]
         lines.append("| " + " | ".join(cells) + " |")

@@ -86,7 +86,7 @@ def test_examples_run(
     monkeypatch.setattr(webbrowser, "open", lambda *_: True)
     names: dict[str, object] = {"name": str(minilm()), "text": TEXT}
     for fence in fences(page, "python"):
-        tree = ast.parse(fence.text, named(page))
+        tree = ast.parse(fence.text.replace("sentence-transformers/all-MiniLM-L6-v2", str(minilm())), named(page))
         ast.increment_lineno(tree, fence.line - 1)
         lines = fence.text.splitlines()
         for statement in tree.body:

@@ -117,10 +117,11 @@ def test_a_measure_changes_cells_legend_and_words(opened: Any) -> None:
     profile = synthetic(3, 4)
     one = opened(profile)
     assert one.cell(5).inner_text() == f"{profile.rows['self_focus'][5]:.2f}"
+    one.tab.uncheck("#stretch")
     assert one.tab.locator("#legend .marks").inner_text().split() == ["0", "0.5", "1"]
     before = one.cell(5).get_attribute("style")
     one.tab.select_option("#measure", "distance")
-    assert one.cell(5).get_attribute("aria-label") == f"L1H1: {float(f'{profile.rows.distance[5]:.6g}')}"
+    assert one.cell(5).get_attribute("aria-label") == f"L1H1: {float(f'{profile.rows.distance[5]:.4g}')}"
     assert one.cell(5).get_attribute("style") != before
     assert one.tab.locator("#legend .marks span").last.inner_text() == f"{profile.rows.distance.max():.1f}"
     assert "how far away a row reads" in one.tab.locator("#meaning").inner_text()
@@ -138,9 +139,11 @@ def test_undefined_cells_are_hatched_and_say_so(opened: Any) -> None:
 def test_stretching_colours_to_the_data(opened: Any) -> None:
     profile = synthetic(2, 2)
     one = opened(profile)
-    one.tab.check("#stretch")
     largest = int(profile.rows["self_focus"].argmax())
     assert one.cell(largest).evaluate("e => e.style.getPropertyValue('--t')") == "1.0000"
+    one.tab.uncheck("#stretch")
+    value = profile.rows["self_focus"][largest]
+    assert float(one.cell(largest).evaluate("e => e.style.getPropertyValue('--t')")) == pytest.approx(value, abs=1e-4)
 
 
 def test_sorting_and_filtering(opened: Any) -> None:

@@ -557,6 +557,11 @@ def test_packed_sequences_have_their_own_first_key_and_count_apart() -> None:
     assert packed.table()["self_focus_se"].notna().all()
 
 
+def test_a_flat_list_of_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="a list of tokens for each sequence"):
+        hw.watch(tokens=["ab", "c"])  # type: ignore[list-item]
+
+
 # Unseen
 
 
@@ -631,12 +636,29 @@ def test_tensors_that_cannot_be_read_are_unseen() -> None:
 
 
 @torch.no_grad()
+def test_a_compiled_wrapper_around_the_watched_model() -> None:
+    torch._dynamo.reset()
+    model = Decoder().eval()
+    wrapper = torch.compile(model, backend="eager", fullgraph=True)
+    expected = wrapper(IDS)
+    frames = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    with pytest.warns(UserWarning, match="compiled"), hw.watch(model) as profile:
+        assert torch.equal(wrapper(IDS), expected)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == frames
+        model(IDS)
+    assert [u.reason for u in profile.unseen] == ["it runs compiled (torch.compile), where calls cannot be seen"]
+    assert [layer.calls for layer in profile.layers] == [1, 1]
+    assert set(profile.table()["call"]) == {0}
+    torch._dynamo.reset()
+
+
+@torch.no_grad()
 def test_without_a_model_compiled_modules_run_as_compiled() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(Decoder().eval(), backend="eager", fullgraph=True)
     expected = compiled(IDS)
     call = type(compiled).__call__
-    with hw.watch() as profile:
+    with pytest.warns(UserWarning, match="compiled"), hw.watch() as profile:
         out = compiled(IDS)
     assert torch.equal(out, expected)
     assert profile.table().empty and profile.unseen

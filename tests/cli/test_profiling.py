@@ -179,6 +179,7 @@ def test_an_encoder_decoder_reads_the_text_on_both_sides(run: Any, tmp_path: Pat
 def test_ctrl_c_keeps_what_was_recorded(
     run: Any, tiny: Path, long_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
     reads: list[int] = []
 
     def interrupt(_: object) -> None:
@@ -201,6 +202,8 @@ def test_ctrl_c_keeps_what_was_recorded(
 def test_a_second_ctrl_c_stops_at_once(
     refused: Any, tiny: Path, long_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def twice(_: object) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

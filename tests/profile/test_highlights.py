@@ -137,10 +137,28 @@ def test_nothing_stands_out_is_said() -> None:
 
 
 def test_no_measure_and_no_row_are_said() -> None:
-    for empty in (table({"self_focus": NAN}), table({}).iloc[:0]):
-        assert [one.sentence for one in highlights(empty)] == [
-            "Nothing can be said of these heads: no measure is defined for any of them."
-        ]
+    assert [one.sentence for one in highlights(table({"self_focus": NAN}))] == [
+        "Nothing can be said of these heads: no measure is defined for any of them."
+    ]
+    assert [one.title for one in highlights(table({}).iloc[:0])] == ["Nothing was measured"]
+
+
+def test_what_even_attention_does_too_does_not_stand_out() -> None:
+    """Over one or two keys, uniform attention gives half of its weight or more to any of them."""
+    heads = [
+        {
+            "self_focus": 0.52,
+            "previous": 0.6,
+            "entropy_ratio": 0.99,
+            "self_lift": 1.0,
+            "max_weight": 0.525,
+            "distance": r,
+        }
+        for r in (0.748, 0.751)
+    ]
+    found = {one.title: one for one in highlights(table(*heads))}
+    assert set(found) == {"Own position", "Broad heads"}
+    assert "(1x uniform); none of the 2 heads" in found["Own position"].sentence
 
 
 def test_the_table_may_come_with_any_index_and_is_left_alone() -> None:

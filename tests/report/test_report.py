@@ -176,7 +176,7 @@ def test_an_empty_profile_makes_an_honest_page() -> None:
     profile.layers, profile.info = [], {}
     profile.unseen = [Unseen("attn", "a jit-scripted module", "load it unscripted", 1)]
     html = page(profile)
-    assert "Nothing can be said of these heads" in html
+    assert "No attention call was measured; the reasons are listed." in html
     assert "a jit-scripted module" in html
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,12 +108,26 @@ class Forwards:
         self._handles.append(root.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True))
         self._handles.append(root.register_forward_hook(self._after, always_call=True))
 
-    def detach(self) -> None:
-        """Take every hook away."""
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """No hooks for a while; which forward is running stays known."""
+        roots = list(self._hooked.values())
+        self._remove_hooks()
+        try:
+            yield
+        finally:
+            for root in roots:
+                self.attach(root)
+
+    def _remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._hooked.clear()
+
+    def detach(self) -> None:
+        """Take every hook away."""
+        self._remove_hooks()
         self.current, self._root = None, None
         self._depth = 0
 

@@ -31,6 +31,10 @@ class Names:
         """Note that a module's attention was caught."""
         self._caught[number] = path
 
+    def path_of(self, module: nn.Module) -> str:
+        """The path of a module in the model; "" for the model itself and for what it does not know."""
+        return self._paths.get(id(module), "")
+
     def check(self, wanted: tuple[int | str, ...] | None) -> None:
         """Refuse paths that the model does not have.
 

@@ -124,7 +124,7 @@ class Recorder:
     def unseen(self, name: str, reason: str, way_out: str) -> None:
         """Note a call that was not measured; warn the first time."""
         if self.profile.record_unseen(name, reason, way_out):
-            where = f" in {name}" if name else ""
+            where = f" in {name}" if name else " at the root"
             warnings.warn(f"headwise: attention{where} is not measured: {reason}; {way_out}", stacklevel=2)
 
 

@@ -18,6 +18,8 @@ class Texts:
     """Keeps the first sequences: token ids, and their text where a tokenizer or the tokens were given."""
 
     def __init__(self, profile: Profile, tokenizer: Any, tokens: Many[Many[str]] | None) -> None:
+        if tokens is not None and any(isinstance(one, str) or not isinstance(one, Many) for one in tokens):
+            raise ValueError("tokens: expected a list of tokens for each sequence, as in [['we', 'are']]")
         self._profile = profile
         self._tokenizer = tokenizer
         self._tokens = tokens

@@ -113,11 +113,9 @@ class Watch:
         self.profile.pending = self._settle
         if self._model is not None and not is_compiled_in_place(self._model):
             self._forwards.attach(self._model)
-        for name in self._compiled.names:
-            self._recorder.unseen(name, REASON, WAY_OUT)
         self._mode = _Mode(self._seen, self._other)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._compiled.step_aside(self._mode)
+        self._compiled.step_aside(self._mode, self._forwards.suspended, self._compiled_runs)
         return self.profile
 
     def stop(self) -> None:
@@ -214,6 +212,11 @@ class Watch:
         forward.sequences = tuple(range(self._next_sequence, self._next_sequence + batch))
         self._next_sequence += batch
         self.profile.record_sequences([], batch)
+
+    def _compiled_runs(self, module: nn.Module) -> None:
+        """A compiled module runs, which the watch must not touch."""
+        if self._model is None or module in self._names:
+            self._recorder.unseen(self._names.path_of(module), REASON, WAY_OUT)
 
     def _other(self, reason: str, way_out: str) -> None:
         """Attention that goes another way than scaled_dot_product_attention: noted, not measured."""

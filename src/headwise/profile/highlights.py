@@ -17,6 +17,10 @@ MOST = 0.5
 """A head has a role (self, previous, next, first) when more than this share of its weight goes there."""
 EVEN = 0.9
 """A head is broad above this entropy ratio."""
+SHARPER = 0.1
+"""The sharpest head is worth a sentence when its largest weight is this much above the average head's."""
+FARTHER = 1.25
+"""The farthest head is worth a sentence when it reads this many times as far as the average head."""
 QK_CLIP = 100.0
 """The score at which QK-clip steps in (Kimi K2 2025)."""
 
@@ -81,6 +85,8 @@ def highlights(table: DataFrame, limit: int = 5) -> list[Highlight]:
     Returns:
         One highlight per finding and phase; never empty: if nothing stands out, one says so.
     """
+    if table.empty:
+        return [Highlight("", "Nothing was measured", "No attention call was measured; the reasons are listed.", ())]
     table = table.reset_index(drop=True)
     phases = list(dict.fromkeys(table["phase"].tolist()))
     parts = []
@@ -102,10 +108,12 @@ def _own_position(part: _Part) -> Highlight | None:
     if len(rows) == 1:
         text = f"{part.named(rows)} gives {_number(values[rows[0]])} of its weight to its own position."
         return part.highlight("self_focus", "Own position", text, rows)
-    above = [row for row in rows if values[row] > MOST]
+    above = list(_focused(part, "self_focus"))
     largest = _number(values[rows[0]])
+    lift = part.values("self_lift")
+    times = f" ({_number(_mean(lift))}x uniform)" if lift else ""
     heads = f"{len(rows):,} heads" + ("" if len(rows) == len(part.table) else " that have one")
-    text = f"the average head gives {_number(_mean(values))} of its weight to its own position; "
+    text = f"the average head gives {_number(_mean(values))} of its weight to its own position{times}; "
     if not above:
         text += f"none of the {heads} gives it more than half (the most is {largest}, {part.named(rows[:1])})."
     elif len(above) == 1:
@@ -119,8 +127,8 @@ def _most_weight(measure: str) -> Callable[[_Part], Highlight | None]:
     """The rule for heads that put most of their weight on one relative place."""
 
     def rule(part: _Part) -> Highlight | None:
-        values = part.values(measure)
-        rows = [row for row, value in values.items() if value > MOST]
+        values = _focused(part, measure)
+        rows = list(values)
         if not rows:
             return None
         put, their, up_to = ("puts", "its", "") if len(rows) == 1 else ("put", "their", "up to ")
@@ -131,6 +139,12 @@ def _most_weight(measure: str) -> Callable[[_Part], Highlight | None]:
         return part.highlight(measure, BY_NAME[measure].title, text, rows)
 
     return rule
+
+
+def _focused(part: _Part, measure: str) -> dict[int, float]:
+    """Heads with most of their weight on one place by choice: over a few keys, even attention puts it there too."""
+    even = {row for row, ratio in part.values("entropy_ratio").items() if ratio > EVEN}
+    return {row: value for row, value in part.values(measure).items() if value > MOST and row not in even}
 
 
 def _broad(part: _Part) -> Highlight | None:
@@ -148,9 +162,9 @@ def _broad(part: _Part) -> Highlight | None:
 
 def _sharpest(part: _Part) -> Highlight | None:
     values = part.values("max_weight")
-    if len(set(values.values())) < 2:
+    row = next(iter(values), None)
+    if row is None or values[row] < _mean(values) + SHARPER:
         return None
-    row = next(iter(values))
     text = (
         f"{part.names[row]} is the sharpest: a row's largest weight averages {_number(values[row])} "
         f"(the average head: {_number(_mean(values))})."
@@ -160,9 +174,9 @@ def _sharpest(part: _Part) -> Highlight | None:
 
 def _farthest(part: _Part) -> Highlight | None:
     values = part.values("distance")
-    if len(set(values.values())) < 2:
+    row = next(iter(values), None)
+    if row is None or values[row] < _mean(values) * FARTHER:
         return None
-    row = next(iter(values))
     text = (
         f"{part.names[row]} reads farthest: {_number(values[row])} {BY_NAME['distance'].unit} away "
         f"on average (the average head: {_number(_mean(values))})."
@@ -216,7 +230,7 @@ def _nothing(parts: Sequence[_Part], said_something: bool) -> list[Highlight]:
     """The honest sentence when no head passes any threshold, or when nothing could be measured."""
     roles = {"self_focus": "its own position", **_TARGETS}
     defined = [name for name in roles if any(part.values(name) for part in parts)]
-    if any(value > MOST for part in parts for name in defined for value in part.values(name).values()):
+    if any(_focused(part, name) for part in parts for name in defined):
         return []
     ratios = [value for part in parts for value in part.values("entropy_ratio").values()]
     if any(value > EVEN for value in ratios):

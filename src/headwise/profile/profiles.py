@@ -238,10 +238,11 @@ class Profile:
         table = self.table()
         shown = [c for c in ("label", "name", "phase", "kind", "rows", *self.measures) if c in table.columns]
         heads = sum(layer.num_heads for layer in self.layers)
-        notes = [f"{len(self.layers)} attention layers, {heads} heads, {self.num_sequences} sequences"]
+        parts = ((len(self.layers), "attention layer"), (heads, "head"), (self.num_sequences, "sequence"))
+        notes = [", ".join(f"{count:,} {what}{'s' if count != 1 else ''}" for count, what in parts)]
         if self.verified is not None:
             notes.append(f"verified: worst |Pv - out| = {self.verified:.1e}")
-        notes += [f"not measured: {u.name or 'attention outside a module'}: {u.reason}" for u in self._unseen]
+        notes += [f"not measured: {u.name or 'at the root'}: {u.reason}; {u.way_out}" for u in self._unseen]
         rows = [] if table.empty else [table[shown].to_string(index=False, float_format="{:.3f}".format)]
         return "\n".join([*rows, *notes])
 

@@ -24,7 +24,7 @@
   /** @type {Map<string, Measure>} */
   const byName = new Map(measures.map((measure) => [measure.name, measure]));
 
-  const state = { measure: measures[0]?.name ?? "", group: 0, stretch: false, chosen: -1, sort: "", up: true };
+  const state = { measure: measures[0]?.name ?? "", group: 0, stretch: true, chosen: -1, sort: "", up: true };
   /** Grid cells by table row. @type {Map<number, HTMLTableCellElement>} */
   const cells = new Map();
   /** The same cells as they lie, for the arrow keys. @type {(number | undefined)[][]} */
@@ -42,7 +42,7 @@
   };
 
   /** @param {number | null | undefined} value */
-  const exact = (value) => (value == null ? "undefined" : String(Number(value.toPrecision(6))).replace("-", "\u2212"));
+  const exact = (value) => (value == null ? "undefined" : String(Number(value.toPrecision(4))).replace("-", "\u2212"));
 
   /** A few characters for a cell. @param {number} value @param {number} width */
   const brief = (value, width) => {
