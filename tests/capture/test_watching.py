@@ -527,7 +527,7 @@ def test_inference_mode_and_ordinary_forwards_in_one_watch() -> None:
     model = Decoder().eval()
     with hw.watch(model, verify=True) as profile:
         with torch.inference_mode():
-            model(IDS)
+            model(IDS, attention_mask=left_padded(7, 7))
         model(IDS)
         with torch.inference_mode():
             model(IDS)
@@ -668,7 +668,7 @@ def test_without_a_model_compiled_modules_run_as_compiled() -> None:
 
 def test_layers_that_chose_nothing_are_told() -> None:
     model = Decoder()
-    chose_none = pytest.warns(UserWarning, match=r"layers=\[99\] chose none of the 2 attention layers")
+    chose_none = pytest.warns(UserWarning, match=r"no layers \[99\]: the attention layers that ran are 0 to 1")
     with chose_none, hw.watch(model, layers=[99]) as profile:
         model(IDS)
     assert profile.layers == []
@@ -687,6 +687,128 @@ def test_bad_arguments() -> None:
         hw.watch(Decoder(), layers=["encoder"])
     with pytest.raises(ValueError, match="layer numbers"):
         hw.watch(Decoder(), layers=[-1])
+
+
+@torch.no_grad()
+def test_a_compiled_function_around_the_watched_model() -> None:
+    torch._dynamo.reset()
+    model = Decoder().eval()
+    function = torch.compile(lambda ids: model(ids) + 1, backend="eager", fullgraph=True)
+    expected = function(IDS)
+    with hw.watch(model):
+        assert torch.equal(function(IDS), expected)
+    torch._dynamo.reset()
+
+
+def test_watches_may_end_in_any_order() -> None:
+    model = Decoder()
+    one, two = hw.watch(model), hw.watch(model)
+    first, second = one.start(), two.start()
+    model(IDS)
+    one.stop()
+    model(IDS)
+    two.stop()
+    assert [layer.calls for layer in first.layers] == [1, 1]
+    assert [layer.calls for layer in second.layers] == [2, 2]
+    assert _get_current_function_mode_stack() == []
+
+
+def test_stopping_in_another_thread_is_refused_and_records_no_more() -> None:
+    import threading
+
+    model, errors = Decoder(), []
+    watching = hw.watch(model)
+    profile = watching.start()
+
+    def stop() -> None:
+        try:
+            watching.stop()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    thread.join()
+    model(IDS)
+    assert "in the thread that called start()" in errors[0]
+    assert profile.layers == []
+    torch.overrides._pop_mode()
+
+
+def test_other_threads_are_not_mixed_in() -> None:
+    import threading
+
+    model = Decoder().eval()
+    started = []
+
+    def other() -> None:
+        model(IDS[:, :3])
+
+    def on_layer(*_: object) -> None:
+        if not started:
+            started.append(threading.Thread(target=other))
+            started[0].start()
+            started[0].join()
+
+    handle = model.layers[1].register_forward_pre_hook(on_layer)
+    with hw.watch(model) as profile:
+        model(IDS)
+    handle.remove()
+    assert set(profile.table()["rows"]) == {14} and set(profile.table()["call"]) == {0}
+    assert profile.num_sequences == 2
+
+
+def test_a_fault_of_ours_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headwise.capture import recorder
+
+    def broken(*args: object, **kwargs: object) -> object:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(recorder, "row_statistics", broken)
+    model = Decoder().eval()
+    expected = model(IDS)
+    with pytest.warns(UserWarning, match="headwise failed on it .ZeroDivisionError: ours."), hw.watch(model) as profile:
+        assert torch.equal(model(IDS), expected)
+    assert [u.name for u in profile.unseen] == ["layers.0.attn", "layers.1.attn"]
+
+
+def test_a_module_that_gets_projected_queries_and_keys_is_self_attention() -> None:
+    class Core(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(8))
+
+        def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(query * self.gain, key, value)
+
+    with hw.watch() as profile:
+        Core()(*torch.randn(3, 2, 4, 5, 8))
+    assert set(profile.table()["kind"]) == {"self"}
+
+
+def test_the_text_mask_is_not_that_of_an_image_tower() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.text, self.image = Decoder(causal=False), Tower()
+
+        def forward(self, input_ids: Any, attention_mask: Any, pixel_values: Any) -> None:
+            self.text(input_ids, attention_mask)
+            self.image(pixel_values=pixel_values)
+
+    class Tower(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn = SelfAttention()
+
+        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+            return self.attn(pixel_values)
+
+    model = Both()
+    with hw.watch(model) as profile:
+        model(IDS, attention_mask=left_padded(5, 7), pixel_values=torch.randn(2, 7, 32))
+    padded = profile.table().drop_duplicates("layer").set_index("name")["padded_rows"].to_dict()
+    assert padded == {"text.layers.0.attn": 2, "text.layers.1.attn": 2, "image.attn": 0}
 
 
 # Afterwards

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ class Forward:
         arguments: What it was called with, by name.
         encoder_decoder: Whether the root has a decoder with a mask of its own.
         past: Tokens in the cache before this forward; None where that cannot be told.
+        cache: The key-value cache that it was given.
         sequences: A number for each sequence of the batch; one that a cache continues keeps its number.
         calls: Attention calls so far in each module.
         geometries: Geometry by mask, with the mask itself, so that its memory is not taken for another's.
@@ -36,6 +38,7 @@ class Forward:
     arguments: dict[str, Any] = field(default_factory=dict)
     encoder_decoder: bool = False
     past: int | None = None
+    cache: object = None
     sequences: tuple[int, ...] = ()
     calls: Counter[int] = field(default_factory=Counter)
     geometries: dict[tuple[Any, ...], tuple[Geometry, Any]] = field(default_factory=dict)
@@ -99,6 +102,7 @@ class Forwards:
         self._handles: list[RemovableHandle] = []
         self._depth = 0
         self._root: nn.Module | None = None
+        self._thread = threading.get_ident()
 
     def attach(self, root: nn.Module) -> None:
         """Follow the forwards of a root."""
@@ -144,6 +148,9 @@ class Forwards:
         return self.current
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # The compiler must not trace us, and other threads are not watched.
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+            return
         # The same root again: its last forward was broken off (by Ctrl-C, which runs no hook).
         self._depth = 1 if module is self._root else self._depth + 1
         if self._depth == 1:
@@ -151,9 +158,12 @@ class Forwards:
             # Looking at the inputs is nothing that a function mode of the caller should see.
             with torch._C.DisableTorchFunction():
                 arguments = bind(module, args, kwargs)
-                self._begin(_forward(module, arguments, past=past_length(arguments)))
+                past, cache = cache_of(arguments)
+                self._begin(_forward(module, arguments, past, cache))
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+        if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
+            return
         self._depth = max(0, self._depth - 1)
         if self._depth == 0 and self.current is not None:
             self._root = None
@@ -161,37 +171,38 @@ class Forwards:
                 self._on_end()
             # Keep only what the next forward may ask: which sequences these were.
             self.current.arguments, self.current.geometries, self.current.rows = {}, {}, {}
+            self.current.cache = None
 
     def _begin(self, forward: Forward) -> Forward:
         self.number += 1
-        before = self.current
         self.current = forward
-        if forward.past and before is not None and forward.batch in (None, len(before.sequences)):
-            forward.sequences = before.sequences
         self._on_begin(forward)
         return forward
 
 
-def past_length(arguments: dict[str, Any]) -> int | None:
-    """Tokens in the key-value cache that a forward was given; 0 without one, None where it does not tell."""
+def cache_of(arguments: dict[str, Any]) -> tuple[int | None, object]:
+    """Tokens in the key-value cache that a forward was given (0 without one, None where it does not tell), and it."""
     for value in arguments.values():
         length = getattr(value, "get_seq_length", None)
         if callable(length):
-            return int(length())
+            try:
+                return int(length()), value
+            except TypeError:  # a cache that must be asked layer by layer
+                return None, value
     for name in CACHES:
         cache = arguments.get(name)
         if isinstance(cache, (tuple, list)) and cache:
             key = cache[0][0] if isinstance(cache[0], (tuple, list)) and cache[0] else None
-            return key.shape[-2] if isinstance(key, Tensor) and key.dim() == 4 else None
+            return (key.shape[-2] if isinstance(key, Tensor) and key.dim() == 4 else None), None
         if cache is not None and not isinstance(cache, (tuple, list)):
-            return None
-    return 0
+            return None, None
+    return 0, None
 
 
-def _forward(root: nn.Module, arguments: dict[str, Any], past: int | None) -> Forward:
+def _forward(root: nn.Module, arguments: dict[str, Any], past: int | None, cache: object = None) -> Forward:
     config = getattr(root, "config", None)
     encoder_decoder = bool(getattr(config, "is_encoder_decoder", False)) or "decoder_input_ids" in arguments
-    return Forward(arguments, encoder_decoder, past)
+    return Forward(arguments, encoder_decoder, past, cache)
 
 
 def real_tokens(forward: Forward, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:

@@ -89,7 +89,12 @@ def reads_other_sequence(running: Running) -> bool:
     if any(isinstance(arguments.get(name), torch.Tensor) for name in OTHER_SEQUENCE):
         return True
     query, key = arguments.get("query"), arguments.get("key")
-    return isinstance(query, torch.Tensor) and isinstance(key, torch.Tensor) and query is not key
+    if not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor) or query is key:
+        return False
+    # States, not yet projected: three dimensions, and the module has the projections itself. Projected queries and
+    # keys always differ.
+    matrices = sum(1 for p in running.module.parameters() if p.dim() == 2)
+    return query.dim() == 3 and matrices >= 3
 
 
 def head_counts(module: nn.Module) -> tuple[int | None, int | None]:
@@ -109,7 +114,13 @@ def has_sliding_window(module: nn.Module) -> bool:
     """Whether the module says that it attends to a sliding window."""
     if _first_int(module, ("sliding_window",)):
         return True
-    return getattr(module, "layer_type", None) == "sliding_attention" or getattr(module, "is_sliding", None) is True
+    if getattr(module, "layer_type", None) == "sliding_attention" or getattr(module, "is_sliding", None) is True:
+        return True
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    types = getattr(config, "layer_types", None)
+    if types and isinstance(index, int) and index < len(types):
+        return bool(types[index] == "sliding_attention")
+    return bool(_first_int(config, ("sliding_window",))) and getattr(config, "use_sliding_window", True) is not False
 
 
 def plain_name(path: str) -> str:

@@ -11,6 +11,9 @@ from headwise.call import HIDE_BELOW, AttentionCall, Place
 from headwise.capture.modules import Running, has_sliding_window, head_counts, reads_other_sequence
 from headwise.capture.sdpa import Heads
 
+# What a tower for images or sound inside a model is called with.
+OTHER_INPUTS = ("pixel_values", "pixel_values_videos", "pixel_values_images", "input_features", "input_values")
+
 
 def place_of(
     call: AttentionCall, caller: Running | None, past: int | None, number: int, name: str, index: int
@@ -35,6 +38,15 @@ def place_of(
     heads = heads_of(caller)
     kv_heads = heads.num_kv_heads if heads.num_heads == H and heads.num_kv_heads else call.k.shape[1]
     return Place(number, name, index, "decode" if decode else "prefill", kind, H // kv_heads)
+
+
+def reads_tokens(stack: list[Running]) -> bool:
+    """Whether the model's mask over tokens can be that of this attention: not in a tower for images or sound."""
+    for running in stack[:-1]:
+        arguments = running.arguments()
+        if any(arguments.get(name) is not None for name in OTHER_INPUTS):
+            return False
+    return True
 
 
 def heads_of(caller: Running | None) -> Heads:

@@ -131,20 +131,10 @@ class Recorder:
 def _shared_geometry(call: AttentionCall, forward: Forward) -> Geometry:
     """The call's geometry: layers of one forward that share a mask share it."""
     mask, real = call.mask, call.real
-    described = None
-    if mask is not None:
-        described = (mask.data_ptr(), mask._version, mask.dtype, tuple(mask.shape), mask.stride())
-    rows = None if real is None else (real.data_ptr(), real._version, real.stride())
-    key = (
-        described,
-        rows,
-        call.sizes[0],
-        *call.sizes[2:],
-        call.causal,
-        call.window,
-        call.is_cross,
-        call.q.device,
-    )
+    if any(t is not None and t.is_inference() for t in (mask, real)):
+        return geometry_of(call)  # it cannot be told whether they were changed since the layer before
+    seen = [None if t is None else (t.data_ptr(), t._version, t.dtype, t.shape, t.stride()) for t in (mask, real)]
+    key = (*seen, call.sizes[0], *call.sizes[2:], call.causal, call.window, call.is_cross, call.q.device)
     if key not in forward.geometries:
         forward.geometries[key] = (geometry_of(call), (mask, real))
     return forward.geometries[key][0]
@@ -170,6 +160,8 @@ def _sequence_names(forward: Forward, rows: int, clusters: int) -> tuple[int, ..
 def _verification_error(call: AttentionCall, out: Tensor, geometry: Geometry) -> Tensor:
     """`max |P v - out| / max(1, max |v|)` over rows that see a key: a judge that depends on no implementation."""
     assert call.v is not None
+    if call.v.numel() == 0:
+        return call.q.new_zeros(())
     dtype = torch.promote_types(call.q.dtype, torch.float32)
     v = call.v.to(dtype)
     worst = v.new_zeros(())

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards
@@ -22,10 +22,11 @@ from headwise.capture.modules import (
     running_modules,
 )
 from headwise.capture.names import Names
-from headwise.capture.placing import attending, heads_of, place_of
+from headwise.capture.placing import attending, heads_of, place_of, reads_tokens
 from headwise.capture.quiet import quiet
 from headwise.capture.recorder import Recorder
 from headwise.capture.sdpa import UnmeasurableError, read_call
+from headwise.capture.sequences import Sequences
 from headwise.capture.texts import Texts
 from headwise.capture.unseen import note_what_stayed_silent, other_attention
 from headwise.measures.catalogue import select
@@ -101,7 +102,7 @@ class Watch:
         self._texts = Texts(self.profile, tokenizer, tokens)
         self._forwards = Forwards(self._begin, self._recorder.end_of_forward)
         self._compiled = CompiledParts(model)
-        self._next_sequence = 1
+        self._sequences = Sequences()
         self._mode: _Mode | None = None
 
     def start(self) -> Profile:
@@ -123,19 +124,21 @@ class Watch:
         if self._mode is None:
             raise RuntimeError("watch: this watch is not running")
         mode, self._mode = self._mode, None
+        mode.ended = True
         self._compiled.restore()
-        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._forwards.detach()
+        _leave(mode)
         self._settle()
         # The profile may live on: it must not keep the model and our buffers alive.
         self.profile.pending = None
         self._recorder.release()
         note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
-        if self._wanted is not None and self._names.caught_paths and not self.profile.layers:
+        ran = len(self._names.caught_paths)
+        missing = [one for one in self._wanted or () if isinstance(one, int) and one >= ran]
+        if missing and ran:
+            last = f"0 to {ran - 1}" if ran > 1 else "only 0"
             warnings.warn(
-                f"headwise: layers={list(self._wanted)} chose none of the {len(self._names.caught_paths)} attention "
-                "layers that ran",
-                stacklevel=3,
+                f"headwise: there are no layers {missing}: the attention layers that ran are {last}", stacklevel=3
             )
 
     def __enter__(self) -> Profile:
@@ -186,6 +189,9 @@ class Watch:
                 self._measure(args, kwargs, out, forward, stack, number, name, index)
         except UnmeasurableError as error:
             self._recorder.unseen(name, error.reason, error.way_out)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must not end somebody's training run; it is told
+            reason = f"headwise failed on it ({type(error).__name__}: {error})"
+            self._recorder.unseen(name, reason, "please report it, with the shapes of query, key and mask")
 
     def _measure(
         self,
@@ -203,15 +209,11 @@ class Watch:
         B, _, N, M = call.sizes
         place = place_of(call, caller, forward.past, number, name, index)
         cross = place.kind == "cross"
-        real = forward.real_rows(name, B, N, M, cross, self._real)
+        masked = reads_tokens(stack)
+        real = forward.real_rows(name, B, N, M, cross, self._real) if masked or self._real is not None else None
         if not forward.sequences:
-            self._name_sequences(forward, forward.batch or B)
+            self.profile.record_sequences([], self._sequences.number(forward, B))
         self._recorder.record(call.with_(place=place, real=real), out, dropout, forward)
-
-    def _name_sequences(self, forward: Forward, batch: int) -> None:
-        forward.sequences = tuple(range(self._next_sequence, self._next_sequence + batch))
-        self._next_sequence += batch
-        self.profile.record_sequences([], batch)
 
     def _compiled_runs(self, module: nn.Module) -> None:
         """A compiled module runs, which the watch must not touch."""
@@ -235,6 +237,7 @@ class _Mode(TorchFunctionMode):
         super().__init__()
         self._seen = seen
         self._other = other
+        self.ended = False
 
     def __torch_function__(
         self,
@@ -245,7 +248,7 @@ class _Mode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         # A compiled graph must stay as it is: what runs inside one is listed as unseen.
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self.ended:
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
         other = other_attention(func)
@@ -257,6 +260,21 @@ class _Mode(TorchFunctionMode):
                 else:
                     self._other(*other)
         return out
+
+
+def _leave(mode: _Mode) -> None:
+    """Take a mode off the stack, also from under modes that were entered later and still run.
+
+    Raises:
+        RuntimeError: It was entered in another thread, where it stays, doing nothing.
+    """
+    if mode not in _get_current_function_mode_stack():
+        raise RuntimeError("watch: stop() must be called in the thread that called start(); this watch records no more")
+    above = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
 
 
 def _is_wanted(wanted: tuple[int | str, ...] | None, number: int, name: str) -> bool:
