@@ -120,7 +120,28 @@ class Watch:
         return self.profile
 
     def stop(self) -> None:
-        """End watching: hooks and modes are taken away, and what waits on a device is brought in."""
+        """End watching: hooks and modes are taken away, and what waits on a device is brought in.
+
+        Raises:
+            RuntimeError: The watch is not running, or was started in another thread.
+        """
+        self._end()
+        note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
+        self._tell_of_missing_layers()
+
+    def __enter__(self) -> Profile:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+        elif self._mode is not None:
+            # The model did not come to its end: nothing can be said of layers that were not heard.
+            self._end()
+
+    def _end(self) -> None:
         if self._mode is None:
             raise RuntimeError("watch: this watch is not running")
         mode, self._mode = self._mode, None
@@ -132,22 +153,14 @@ class Watch:
         # The profile may live on: it must not keep the model and our buffers alive.
         self.profile.pending = None
         self._recorder.release()
-        note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
+
+    def _tell_of_missing_layers(self) -> None:
         ran = len(self._names.caught_paths)
         missing = [one for one in self._wanted or () if isinstance(one, int) and one >= ran]
         if missing and ran:
             last = f"0 to {ran - 1}" if ran > 1 else "only 0"
-            warnings.warn(
-                f"headwise: there are no layers {missing}: the attention layers that ran are {last}", stacklevel=3
-            )
-
-    def __enter__(self) -> Profile:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+            message = f"headwise: there are no layers {missing}: the attention layers that ran are {last}"
+            warnings.warn(message, stacklevel=4)
 
     def _settle(self) -> None:
         with torch._C.DisableTorchFunction():
