@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lesson": {"equations", "layer", "models", "capture", "report"},
     "cli": ALL,
     "": ALL,  # headwise/__init__.py: the public face
+    "__main__": {"cli"},
 }
 # (file, room) that may be imported inside a function, though the table says no.
 EXCEPTIONS = {("profile/profiles.py", "report")}  # Profile.show, to_html, _repr_html_

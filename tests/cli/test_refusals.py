@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +14,6 @@ from headwise.cli import main
 from headwise.cli.failures import guarded
 from headwise.models import opening
 from tests.models.small import save_bert
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -174,3 +173,55 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         out, err = capsys.readouterr()
         assert words in out
         assert err == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["profile", "~nosuchuser/x", "--text", "a"],
+        ["profile", "x", "--file", "~nosuchuser/y"],
+        ["view", "~nosuchuser/z"],
+        ["view", "a" * 5000],
+        ["profile", "a" * 5000, "--text", "a"],
+        ["profile", "x", "--text", "a", "--layers", "9" * 5000],
+        ["profile", "x", "--text", "a", "--layers", "0-99999999999999"],
+    ],
+)
+def test_odd_arguments_are_one_line(arguments: list[str], run: Any) -> None:
+    result = run(*arguments)
+    assert result.code in (1, 2)
+    assert result.err.count("\n") == 1 and result.err.startswith("headwise: ") and result.out == ""
+
+
+def test_an_output_that_somebody_else_made_meanwhile_is_left_alone(
+    run: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headwise.cli import recording
+
+    page, record = tmp_path / "page.html", recording.record
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        page.write_text("theirs")
+        return record(*args, **kwargs)
+
+    monkeypatch.setattr(recording, "record", slow)
+    result = run("profile", tiny, "--text", "a few words", "--out", page)
+    assert result.code == 2 and "made by somebody else meanwhile" in result.err
+    assert page.read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_long_name_for_an_output(run: Any, tiny: Path, tmp_path: Path) -> None:
+    page = tmp_path / ("x" * 240 + ".html")
+    assert run("profile", tiny, "--text", "a few words", "--out", page).code == 0
+    assert page.exists()
+
+
+def test_a_full_disk_behind_the_output_is_one_line() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    with full.open("w") as target:
+        done = subprocess.run([sys.executable, "-m", "headwise", "doctor"], stdout=target, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.decode().strip() == "headwise: No space left on device"

@@ -21,7 +21,10 @@ def guarded(command: Callable[[], int]) -> int:
     With HEADWISE_TRACEBACK set in the environment the traceback is printed too.
     """
     try:
-        return command()
+        code = command()
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk behind it must be met here, not while Python ends
+        return code
     except HeadwiseError as error:
         if os.environ.get("HEADWISE_TRACEBACK"):
             traceback.print_exc()
@@ -31,11 +34,23 @@ def guarded(command: Callable[[], int]) -> int:
         say("interrupted: nothing was kept")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left (`| head`). Python would complain once more while it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read our output has left (`| head`)
+        return 1
+    except OSError as error:
+        if os.environ.get("HEADWISE_TRACEBACK"):
+            traceback.print_exc()
+        if error.filename is None:
+            _drop_output()
+        where = f"{str(error.filename)[:200]}: " if error.filename else ""
+        say(f"{where}{error.strerror or error}")
         return 1
     except SystemExit as leaving:  # argparse, after --help or --version
         return leaving.code if isinstance(leaving.code, int) else 0
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: Python would complain once more while it closes stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(message: str) -> None:

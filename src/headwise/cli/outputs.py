@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import InputError
+from headwise.models.places import user_path
 
 if TYPE_CHECKING:
     import argparse
@@ -27,6 +28,7 @@ class Output:
     flag: str
     path: Path
     write: Callable[[Profile, Path], None]
+    replaces: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, save: bool) -> None:
@@ -67,7 +69,7 @@ def plan(arguments: argparse.Namespace, reads: Sequence[Path] = ()) -> list[Outp
         value = getattr(arguments, name, None)
         if value is None or (name == "json" and value == STDOUT):
             continue
-        output = Output(f"--{name}", Path(value).expanduser().resolve(), write)
+        output = Output(f"--{name}", user_path(value).resolve(), write, arguments.force)
         _check(output, value, arguments.force)
         if output.path in taken:
             raise InputError(f"{output.flag} {value} is the same file as {taken[output.path]}; give it another name")
@@ -96,7 +98,7 @@ def write(outputs: Sequence[Output], profile: Profile) -> None:
     Raises:
         InputError: The disk refused; no output was replaced by half of another.
     """
-    staged = {output: output.path.with_name(f".{output.path.name}.{os.getpid()}.part") for output in outputs}
+    staged = {o: o.path.with_name(f".headwise-{os.getpid()}-{i}.part") for i, o in enumerate(outputs)}
     try:
         for output, part in staged.items():
             try:
@@ -104,7 +106,14 @@ def write(outputs: Sequence[Output], profile: Profile) -> None:
             except OSError as error:
                 raise InputError(f"{output.flag} {output.path} cannot be written: {error.strerror}") from error
         for output, part in staged.items():
-            part.replace(output.path)
+            if output.path.exists() and not output.replaces:
+                raise InputError(
+                    f"{output.flag} {output.path} was made by somebody else meanwhile; it is left as it is"
+                )
+            try:
+                part.replace(output.path)
+            except OSError as error:
+                raise InputError(f"{output.flag} {output.path} cannot be written: {error.strerror}") from error
     finally:
         for part in staged.values():
             part.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.errors import InputError, ModelError
+from headwise.models.places import user_path
 
 if TYPE_CHECKING:
     from headwise.cli.recording import Recording
@@ -97,12 +98,12 @@ def parse_layers(value: str | None) -> list[int | str] | None:
         return None
     layers: list[int | str] = []
     for entry in map(str.strip, value.split(",")):
-        if span := re.fullmatch(r"L?(\d+)-L?(\d+)", entry):
+        if span := re.fullmatch(r"L?(\d{1,5})-L?(\d{1,5})", entry):
             first, last = int(span[1]), int(span[2])
             if first > last:
                 raise InputError(f"--layers {value}: the range {entry} runs backwards; write {last}-{first}")
             layers.extend(range(first, last + 1))
-        elif number := re.fullmatch(r"L?(\d+)", entry):
+        elif number := re.fullmatch(r"L?(\d{1,5})", entry):
             layers.append(int(number[1]))
         elif entry and not re.fullmatch(r"[-\d]+", entry):
             layers.append(entry)
@@ -121,7 +122,7 @@ def _count(value: str) -> int:
 
 def _reads(arguments: argparse.Namespace) -> list[Path]:
     names = [arguments.model, *([arguments.file] if arguments.file not in (None, "-") else [])]
-    return [path for name in names if (path := Path(name).expanduser()).is_file()]
+    return [path for name in names if (path := user_path(name)).is_file()]
 
 
 def _open(arguments: argparse.Namespace) -> OpenedModel:
@@ -143,7 +144,7 @@ def _open(arguments: argparse.Namespace) -> OpenedModel:
 
 def _shown(name: str) -> str:
     """A name to show to others: of a path only its end, not the folders of whoever ran this."""
-    path = Path(name).expanduser()
+    path = user_path(name)
     return "/".join(path.resolve().parts[-2:] if path.is_dir() else path.parts[-1:]) if path.exists() else name
 
 

@@ -7,10 +7,10 @@ headwise view run.headwise --out report.html
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.errors import InputError
+from headwise.models.places import user_path
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from headwise import load
     from headwise.cli import outputs, tables
 
-    path = Path(arguments.file).expanduser()
+    path = user_path(arguments.file)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{arguments.file} {what}; give a file that `headwise profile --save` wrote")

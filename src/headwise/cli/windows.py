@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headwise.errors import InputError
+from headwise.models.places import user_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,8 +60,10 @@ def read_text(name: str) -> str:
         InputError: It cannot be read, is not UTF-8 text, or is empty.
     """
     where = "standard input" if name == "-" else name
+    if name == "-" and sys.stdin is None:
+        raise InputError("--file -: standard input is closed; give the name of a file")
     try:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).expanduser().read_bytes()
+        data = sys.stdin.buffer.read() if name == "-" else user_path(name).read_bytes()
     except OSError as error:
         raise InputError(f"--file {name} cannot be read: {error.strerror or error}") from error
     if b"\0" in data:

@@ -23,6 +23,14 @@ class Place:
     gguf_file: str | None = None
 
 
+def user_path(name: str) -> Path:
+    """A path as a user writes it; a ~ that stands for nobody stays as it is."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
 def locate(name: str, *, allow_pickle: bool = False) -> Place:
     """What `name` stands for.
 
@@ -31,7 +39,7 @@ def locate(name: str, *, allow_pickle: bool = False) -> Place:
         MissingPackageError: The package that opens it is not installed.
     """
     _need("transformers", "opening a model needs transformers", "hf")
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_file():
         return _gguf(path)
     if path.is_dir():

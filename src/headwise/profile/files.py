@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import FileFormatError, InputError
-from headwise.profile.accumulators import Accumulator
+from headwise.profile.accumulators import CLUSTERS, COUNTS, MOMENTS, Accumulator
 from headwise.profile.profiles import Profile
 from headwise.profile.records import Group, Layer, Sequence, Unseen
 
@@ -64,15 +64,15 @@ def load(path: str | Path) -> Profile:
     try:
         arrays = read_arrays(data)
         length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     except (SafetensorError, ValueError) as error:
         raise FileFormatError(f"{path}: is no headwise profile, or is damaged: {error}") from None
     if metadata.get("format") != FORMAT:
         raise FileFormatError(f"{path}: is a safetensors file, but no headwise profile")
     schema = metadata.get("schema", "")
-    if schema.isdecimal() and int(schema) > SCHEMA:
+    if schema.isdecimal() and (len(schema) > 9 or int(schema) > SCHEMA):
         raise FileFormatError(
-            f"{path}: has profile format {schema!r}; this headwise reads format {SCHEMA}: upgrade headwise"
+            f"{path}: has profile format {schema[:20]!r}; this headwise reads format {SCHEMA}: upgrade headwise"
         )
     text = metadata.get("profile", "")
     if schema != str(SCHEMA) or metadata.get("sha256") != _digest(text, arrays):
@@ -101,15 +101,27 @@ def _from_document(document: dict[str, Any], arrays: dict[str, Any]) -> Profile:
     for i, (layer, call, phase, kind) in enumerate(document["groups"]):
         prefix = f"{i}/"
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        shape = (len(profile.measures), profile._layers[layer].num_heads)
-        if own["mean"].shape != shape:
-            raise ValueError(f"expected sums of shape {shape} for layer {layer}; got {own['mean'].shape}")
+        _check(own, len(profile.measures), profile._layers[layer].num_heads)
         profile.groups[Group(layer, call, phase, kind)] = Accumulator(own)
     for record in document["unseen"]:
         profile._unseen.append(Unseen(**record))
     profile.record_sequences([Sequence(**record) for record in document["sequences"]], document["num_sequences"])
-    profile.info = document["info"]
+    profile.info = {str(name): value for name, value in document["info"].items()}
+    for layer in profile.layers:
+        if layer.verified is not None:
+            layer.verified = float(layer.verified)
     return profile
+
+
+def _check(arrays: dict[str, Any], measures: int, heads: int) -> None:
+    """Raise unless there is every sum of an accumulator, in its shape."""
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*MOMENTS, *CLUSTERS), (measures, heads))
+    shapes |= {"counts": (len(COUNTS), heads), "offsets": (heads, 18)}
+    shapes |= dict.fromkeys(("bin_sum", "bin_rows"), (measures, heads, 24))
+    found = {name: array.shape for name, array in arrays.items()}
+    if found != shapes:
+        wrong = sorted(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))
+        raise ValueError(f"sums are missing or have another shape than {measures} measures and {heads} heads: {wrong}")
 
 
 def replace_file(path: Path, data: bytes) -> None:

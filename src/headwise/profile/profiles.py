@@ -14,6 +14,8 @@ from headwise.profile.records import Group, Layer, Sequence, Unseen, worse
 if TYPE_CHECKING:
     import pandas as pd
 
+KEPT_SEQUENCES = 16
+
 Info = dict[str, str | int | float]
 
 
@@ -169,8 +171,8 @@ class Profile:
         return True
 
     def record_sequences(self, sequences: list[Sequence], total: int) -> None:
-        """Note sequences that the model read: `sequences` are kept, `total` were read."""
-        self._sequences.extend(sequences)
+        """Note sequences that the model read: `total` were read; the first few of `sequences` are kept."""
+        self._sequences.extend(sequences[: max(0, KEPT_SEQUENCES - len(self._sequences))])
         self._recorded_sequences += total
 
     def merge(self, other: Profile) -> Profile:
