@@ -350,7 +350,7 @@ def test_merging_different_models_is_refused_and_changes_nothing() -> None:
         "5": profile_of(random_call(H=5, place=Place(0, "a"))),
     }
     for says, other in others.items():
-        with pytest.raises(ValueError, match=rf"merge: layer 0 .*{says}.*not profiles of one model"):
+        with pytest.raises(ValueError, match=rf"merge: layer 0 .*{says}.*of other models"):
             mine.merge(other)
     some = Profile(("entropy", "first"))
     with pytest.raises(ValueError, match=r"same measures; got .*and entropy, first"):

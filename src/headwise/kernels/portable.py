@@ -39,15 +39,18 @@ class PortableKernel:
         """The row statistics of a call."""
         B, H, N, _ = call.sizes
         dtype = working_dtype(call)
-        out = {name: torch.empty(B, H, N, dtype=dtype, device=call.q.device) for name in STATISTICS}
-        argmax = torch.empty(B, H, N, dtype=torch.int64, device=call.q.device)
         tiles = list(_tiles(call, geometry))
         scratch = Scratch(4, max(_elements(tile) for tile in tiles), dtype, call.q.device)
+        has_sinks = call.sinks is not None
+        if len(tiles) == 1:
+            return RowStatistics(**_reduce(call, geometry, tiles[0], scratch), geometry=geometry, has_sinks=has_sinks)
+        out = {name: torch.empty(B, H, N, dtype=dtype, device=call.q.device) for name in STATISTICS}
+        argmax = torch.empty(B, H, N, dtype=torch.int64, device=call.q.device)
         for tile in tiles:
             place = (tile.batch, tile.heads, tile.rows)
             for name, value in _reduce(call, geometry, tile, scratch).items():
                 (argmax if name == "argmax" else out[name])[place] = value
-        return RowStatistics(**out, argmax=argmax, geometry=geometry, has_sinks=call.sinks is not None)
+        return RowStatistics(**out, argmax=argmax, geometry=geometry, has_sinks=has_sinks)
 
 
 def _tiles(call: AttentionCall, geometry: Geometry) -> Iterator[Tile]:
@@ -89,11 +92,17 @@ def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, scratch: Scratc
     e = torch.exp(x, out=scratch.shaped(1, x.shape))
     x.clamp_(min=NEGLIGIBLE)
 
-    own, first = (_rows(key, tile) for key in (geometry.own, geometry.first))
-    e_own, e_previous, e_next = (_pick(e, own + step - tile.keys.start, own >= 0) for step in (0, -1, 1))
-    at_first = first - tile.keys.start
-    e_first, x_first = (_pick(t, at_first, first >= 0) for t in (e, x))
-    _erase(e, at_first, first >= 0)
+    own, first = torch.broadcast_tensors(_rows(geometry.own, tile), _rows(geometry.first, tile))
+    known = torch.stack((own >= 0, own >= 0, own >= 0, first >= 0), -1)
+    at = torch.stack((own, own - 1, own + 1, first), -1) - tile.keys.start
+    known = (known & (at >= 0) & (at < e.shape[-1]))[:, None]
+    at = at.clamp_(0, e.shape[-1] - 1)[:, None].expand(*e.shape[:-1], 4)
+    found = e.gather(-1, at)
+    e_own, e_previous, e_next, e_first = torch.where(known, found, 0.0).unbind(-1)
+    at_first, has_first = at[..., 3:], known[..., 3:]
+    x_first = torch.where(has_first, x.gather(-1, at_first), 0.0).squeeze(-1)
+    # The first key is set aside, so that what it leaves over is summed exactly.
+    e.scatter_(-1, at_first, torch.where(has_first, 0.0, found[..., 3:]))
 
     mass = e.sum(-1)
     product = scratch.shaped(2, x.shape)
@@ -135,20 +144,3 @@ def _reduce(call: AttentionCall, geometry: Geometry, tile: Tile, scratch: Scratc
 def _rows(keys: Tensor, tile: Tile) -> Tensor:
     """The tile's part of key indices `[b, N]`."""
     return (keys[tile.batch] if keys.shape[0] > 1 else keys)[:, tile.rows]
-
-
-def _index(t: Tensor, at: Tensor, defined: Tensor) -> tuple[Tensor, Tensor]:
-    valid = (defined & (at >= 0) & (at < t.shape[-1]))[:, None].expand(t.shape[:-1])
-    return at.clamp(0, t.shape[-1] - 1)[:, None].expand(t.shape[:-1])[..., None], valid
-
-
-def _pick(t: Tensor, at: Tensor, defined: Tensor) -> Tensor:
-    """`t[b, h, i, at[b, i]]`, 0 where that key is outside the tile or undefined."""
-    index, valid = _index(t, at, defined)
-    return torch.where(valid, t.gather(-1, index).squeeze(-1), 0.0)
-
-
-def _erase(t: Tensor, at: Tensor, defined: Tensor) -> None:
-    """Set `t[b, h, i, at[b, i]]` to 0 where it is defined."""
-    index, valid = _index(t, at, defined)
-    t.scatter_(-1, index, torch.where(valid[..., None], 0.0, t.gather(-1, index)))
