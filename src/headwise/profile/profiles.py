@@ -195,7 +195,8 @@ class Profile:
             if (a.name, a.num_heads) != (b.name, b.num_heads):
                 raise ValueError(
                     f"merge: layer {number} is {a.name!r} with {a.num_heads} heads in one profile, "
-                    f"{b.name!r} with {b.num_heads} in the other: they are of other models, or their layers ran in another order"
+                    f"{b.name!r} with {b.num_heads} in the other: they are of other models, "
+                    "or their layers ran in another order"
                 )
         from copy import deepcopy
 
