@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Any
 
@@ -12,6 +13,10 @@ from headwise.profile import Profile, Sequence
 
 KEPT_SEQUENCES = 16
 KEPT_TOKENS = 4096
+
+NO_CHARACTER = "\ufffd"
+LONGEST_CHARACTER = 8
+SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈"
 
 
 class Texts:
@@ -51,8 +56,28 @@ class Texts:
                 real = [True] * len(numbers) if mask is None else [bool(x) for x in mask[row].tolist()]
                 kept = [number for number, is_real in zip(numbers, real, strict=True) if is_real]
                 shown = kept[:KEPT_TOKENS]
-                texts = None if self._tokenizer is None else [self._text(number) for number in shown]
+                texts = None if self._tokenizer is None else token_texts(shown, self._tokenizer.decode)
                 self._profile.record_sequences([Sequence(len(kept), shown, texts)], 0)
 
-    def _text(self, number: int) -> str:
-        return str(self._tokenizer.decode([number]))
+
+def token_texts(ids: Many[int], decode: Callable[[Many[int]], str]) -> list[str]:
+    """The text of each token.
+
+    A byte-level tokenizer may cut one character into several tokens, none of which is text by itself: each is shown
+    as that character with its place, as in "谁₁" "谁₂".
+    """
+    texts: list[str] = []
+    at = 0
+    while at < len(ids):
+        text = alone = str(decode([ids[at]]))
+        end = at + 1
+        while NO_CHARACTER in text and end < min(len(ids), at + LONGEST_CHARACTER):
+            end += 1
+            text = str(decode(ids[at:end]))
+        if end == at + 1 or NO_CHARACTER in text:
+            texts.append(alone)
+            at += 1
+        else:
+            texts.extend(text + SUBSCRIPTS[place] for place in range(1, end - at + 1))
+            at = end
+    return texts
