@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor
+
+Alignment: TypeAlias = Literal["upper_left", "lower_right"]
 
 HIDE_BELOW = -65504.0
 """A float mask hides a key at -inf or at or below this: the lowest half-precision number."""
@@ -56,7 +58,7 @@ class AttentionCall:
     k: Tensor
     v: Tensor | None = None
     mask: Tensor | None = None
-    causal: Literal["upper_left", "lower_right"] | None = None
+    causal: Alignment | None = None
     scale: float | None = None
     softcap: float | None = None
     sinks: Tensor | None = None

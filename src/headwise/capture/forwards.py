@@ -102,10 +102,11 @@ class Forwards:
         self._handles: list[RemovableHandle] = []
         self._depth = 0
         self._root: nn.Module | None = None
-        self._thread = threading.get_ident()
+        self._thread: int | None = None
 
     def attach(self, root: nn.Module) -> None:
-        """Follow the forwards of a root."""
+        """Follow the forwards of a root, as they run in this thread."""
+        self._thread = threading.get_ident()
         if id(root) in self._hooked:
             return
         self._hooked[id(root)] = root
@@ -139,11 +140,9 @@ class Forwards:
         """The forward in which attention is being called; outside any module, each call is one of its own."""
         if root is None:
             return self._begin(Forward())
-        if id(root.module) not in self._hooked:
+        if self.current is None or id(root.module) not in self._hooked:
             self.attach(root.module)
             # Its cache may have grown already, so what was in it before cannot be told.
-            return self._begin(_forward(root.module, root.arguments(), past=None))
-        if self.current is None:
             return self._begin(_forward(root.module, root.arguments(), past=None))
         return self.current
 
@@ -165,13 +164,11 @@ class Forwards:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
         self._depth = max(0, self._depth - 1)
-        if self._depth == 0 and self.current is not None:
-            self._root = None
+        if self._depth == 0:
+            # Its inputs, masks and cache are not ours to keep.
+            self.current = self._root = None
             with torch._C.DisableTorchFunction():
                 self._on_end()
-            # Keep only what the next forward may ask: which sequences these were.
-            self.current.arguments, self.current.geometries, self.current.rows = {}, {}, {}
-            self.current.cache = None
 
     def _begin(self, forward: Forward) -> Forward:
         self.number += 1

@@ -8,28 +8,23 @@ from headwise.capture.modules import Running, plain_name
 
 
 class Names:
-    """Numbers attention modules in order of first call, and knows their paths in the model (or in their root)."""
+    """Numbers attention modules in order of first call, and knows their paths in the model (or in their root).
+
+    Attributes:
+        caught_paths: Path of each numbered module: its attention was caught, if not measured where `layers=` says so.
+    """
 
     def __init__(self, model: nn.Module | None) -> None:
         self._model = model
         self._paths: dict[int, str] = {}
         self._known: dict[int, nn.Module] = {}  # held, so that an id means one module
         self._numbers: dict[int | None, int] = {}
-        self._caught: dict[int, str] = {}
+        self.caught_paths: list[str] = []
         if model is not None:
             self._learn(model)
 
     def __contains__(self, module: nn.Module) -> bool:
         return id(module) in self._paths
-
-    @property
-    def caught_paths(self) -> list[str]:
-        """Paths of the modules whose attention was caught, also of those that were not to be measured."""
-        return list(self._caught.values())
-
-    def caught(self, number: int, path: str) -> None:
-        """Note that a module's attention was caught."""
-        self._caught[number] = path
 
     def path_of(self, module: nn.Module) -> str:
         """The path of a module in the model; "" for the model itself and for what it does not know."""
@@ -63,7 +58,10 @@ class Names:
     def layer(self, caller: Running | None, root: Running | None) -> tuple[int, str]:
         """The layer number and path of a module that calls attention; a new module gets the next number."""
         identity, path = self.place(caller, root)
-        return self._numbers.setdefault(identity, len(self._numbers)), path
+        if identity not in self._numbers:
+            self._numbers[identity] = len(self._numbers)
+            self.caught_paths.append(path)
+        return self._numbers[identity], path
 
     def _learn(self, root: nn.Module) -> None:
         for path, module in root.named_modules():

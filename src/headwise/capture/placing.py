@@ -16,13 +16,14 @@ OTHER_INPUTS = ("pixel_values", "pixel_values_videos", "pixel_values_images", "i
 
 
 def place_of(
-    call: AttentionCall, caller: Running | None, past: int | None, number: int, name: str, index: int
+    call: AttentionCall, caller: Running | None, heads: Heads, past: int | None, number: int, name: str, index: int
 ) -> Place:
     """The place of a call: its module, the kind of attention, its phase, and the groups of its heads.
 
     Args:
         call: The call.
         caller: The module whose attention it is.
+        heads: What it says of its heads.
         past: Tokens in the cache before this forward; None where that cannot be told.
         number: Number of the layer.
         name: Path of the module.
@@ -35,7 +36,6 @@ def place_of(
     elif caller is not None and has_sliding_window(caller.module):
         kind = "window"
     decode = N == 1 and (M > 1 if past is None else past > 0)
-    heads = heads_of(caller)
     kv_heads = heads.num_kv_heads if heads.num_heads == H and heads.num_kv_heads else call.k.shape[1]
     return Place(number, name, index, "decode" if decode else "prefill", kind, H // kv_heads)
 

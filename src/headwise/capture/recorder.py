@@ -12,7 +12,7 @@ from torch import Tensor
 from headwise.blocks import weight_blocks
 from headwise.call import AttentionCall
 from headwise.capture.forwards import Forward
-from headwise.kernels import Geometry, RowStatistics, geometry_of, row_statistics
+from headwise.kernels import Geometry, RowStatistics, geometry_of, row_statistics, working_dtype
 from headwise.measures.summary import Part, summarise
 from headwise.profile import Group, Layer, Profile
 from headwise.profile.accumulators import PartSums
@@ -162,7 +162,7 @@ def _verification_error(call: AttentionCall, out: Tensor, geometry: Geometry) ->
     assert call.v is not None
     if call.v.numel() == 0:
         return call.q.new_zeros(())
-    dtype = torch.promote_types(call.q.dtype, torch.float32)
+    dtype = working_dtype(call)
     v = call.v.to(dtype)
     worst = v.new_zeros(())
     sees = (geometry.visible >= 1).expand(call.q.shape[0], call.q.shape[1], -1)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.call import AttentionCall
+from headwise.call import Alignment, AttentionCall
 
 PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-
-Alignment = Literal["upper_left", "lower_right"]
 
 PLAIN = (Tensor, torch.nn.Parameter)
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headwise.capture.forwards import Forward, real_tokens
 from headwise.profile import Profile, Sequence
+from headwise.profile.profiles import KEPT_SEQUENCES
 
-KEPT_SEQUENCES = 16
 KEPT_TOKENS = 4096
 
 NO_CHARACTER = "\ufffd"

@@ -51,11 +51,11 @@ def note_what_stayed_silent(profile: Profile, model: nn.Module | None, names: Na
     known = {unseen.name for unseen in profile.unseen}
     caught = names.caught_paths
     silent = [] if model is None or not forwards else _silent_modules(model, [*caught, *known])
-    for path, module in silent:
-        profile.record_unseen(path, *_why(model, module))
-    if silent:
-        (path, module), more = silent[0], len(silent) - 1
-        reason, way_out = _why(model, module)
+    told = [(path, *_why(model, module)) for path, module in silent]
+    for path, reason, way_out in told:
+        profile.record_unseen(path, reason, way_out)
+    if told:
+        (path, reason, way_out), more = told[0], len(told) - 1
         others = f" and {more} more" if more else ""
         warnings.warn(f"headwise: attention in {path}{others} is not measured: {reason}; {way_out}", stacklevel=4)
     if not caught and not silent and not known:

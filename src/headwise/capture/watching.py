@@ -17,10 +17,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards
-from headwise.capture.modules import (
-    Running,
-    running_modules,
-)
+from headwise.capture.modules import Running, running_modules
 from headwise.capture.names import Names
 from headwise.capture.placing import attending, heads_of, place_of, reads_tokens
 from headwise.capture.quiet import quiet
@@ -194,7 +191,6 @@ class Watch:
         number, name = self._names.layer(caller, root)
         index = forward.calls[number]
         forward.calls[number] += 1
-        self._names.caught(number, name)
         if not _is_wanted(self._wanted, number, name):
             return
         try:
@@ -218,9 +214,10 @@ class Watch:
         index: int,
     ) -> None:
         caller = attending(stack)
-        call, out, dropout = read_call(args, kwargs, out, heads_of(caller))
+        heads = heads_of(caller)
+        call, out, dropout = read_call(args, kwargs, out, heads)
         B, _, N, M = call.sizes
-        place = place_of(call, caller, forward.past, number, name, index)
+        place = place_of(call, caller, heads, forward.past, number, name, index)
         cross = place.kind == "cross"
         masked = reads_tokens(stack)
         real = forward.real_rows(name, B, N, M, cross, self._real) if masked or self._real is not None else None

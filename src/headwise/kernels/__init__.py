@@ -3,7 +3,7 @@
 from headwise.kernels.chooser import KERNELS, Choice, choose, row_statistics
 from headwise.kernels.geometry import Geometry, geometry_of
 from headwise.kernels.protocol import Kernel, RowStatistics
-from headwise.kernels.tiles import Tile, weight_tile
+from headwise.kernels.tiles import Tile, weight_tile, working_dtype
 
 __all__ = [
     "KERNELS",
@@ -16,4 +16,5 @@ __all__ = [
     "geometry_of",
     "row_statistics",
     "weight_tile",
+    "working_dtype",
 ]

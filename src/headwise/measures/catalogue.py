@@ -94,6 +94,12 @@ ROW_MEASURES: tuple[Measure, ...] = (
     ),
 )  # fmt: skip
 
+OFFSETS = range(-8, 9)
+"""Offsets self(i) - argmax that are counted one by one; a last bin holds all others."""
+
+POSITION_BINS = 24
+"""Bin b holds positions 2^b - 1 .. 2^(b+1) - 2 after the first real key: 0 | 1-2 | 3-6 | 7-14 | ..."""
+
 BY_NAME: dict[str, Measure] = {measure.name: measure for measure in ROW_MEASURES}
 
 

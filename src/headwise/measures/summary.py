@@ -9,13 +9,8 @@ import torch
 from torch import Tensor
 
 from headwise.kernels import RowStatistics
+from headwise.measures.catalogue import OFFSETS, POSITION_BINS
 from headwise.measures.rows import FUNCTIONS, counted, nonfinite
-
-OFFSETS = range(-8, 9)
-"""Offsets self(i) - argmax that are counted one by one; a last bin holds all others."""
-
-POSITION_BINS = 24
-"""Bin b holds positions 2^b - 1 .. 2^(b+1) - 2 after the first real key: 0 | 1-2 | 3-6 | 7-14 | ..."""
 
 CHUNK_ELEMENTS = 1 << 22
 

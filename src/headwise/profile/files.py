@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import FileFormatError, InputError
+from headwise.measures.catalogue import OFFSETS, POSITION_BINS
 from headwise.profile.accumulators import CLUSTERS, COUNTS, MOMENTS, Accumulator
 from headwise.profile.profiles import Profile
 from headwise.profile.records import Group, Layer, Sequence, Unseen
@@ -116,8 +117,8 @@ def _from_document(document: dict[str, Any], arrays: dict[str, Any]) -> Profile:
 def _check(arrays: dict[str, Any], measures: int, heads: int) -> None:
     """Raise unless there is every sum of an accumulator, in its shape."""
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys((*MOMENTS, *CLUSTERS), (measures, heads))
-    shapes |= {"counts": (len(COUNTS), heads), "offsets": (heads, 18)}
-    shapes |= dict.fromkeys(("bin_sum", "bin_rows"), (measures, heads, 24))
+    shapes |= {"counts": (len(COUNTS), heads), "offsets": (heads, len(OFFSETS) + 1)}
+    shapes |= dict.fromkeys(("bin_sum", "bin_rows"), (measures, heads, POSITION_BINS))
     found = {name: array.shape for name, array in arrays.items()}
     if found != shapes:
         wrong = sorted(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.measures.catalogue import BY_NAME
+from headwise.measures.catalogue import BY_NAME, OFFSETS
 from headwise.profile.accumulators import COUNTS, Accumulator, PartSums
 from headwise.profile.highlights import Highlight, highlights
 from headwise.profile.records import Group, Layer, Sequence, Unseen, worse
@@ -131,7 +131,7 @@ class Profile:
         import pandas as pd
 
         self._settle()
-        names = [*map(str, range(-8, 9)), "other"]
+        names = [*map(str, OFFSETS), "other"]
         records = []
         for group in self._ordered():
             sums = self.groups[group]
