@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from headwise.measures.catalogue import BY_NAME
+from headwise.profile import Layer, Sequence, Unseen
 from headwise.profile.highlights import Highlight, highlights
 
 TOPS = {
@@ -16,36 +17,6 @@ TOPS = {
     "max_score": 30.0,
 }  # fmt: skip
 """A plausible largest value for the measures that are not shares."""
-
-
-@dataclass
-class Layer:
-    layer: int
-    name: str
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int = 32
-    kinds: tuple[str, ...] = ("self",)
-    phases: tuple[str, ...] = ("prefill",)
-    calls: int = 1
-    causal: tuple[str, ...] = ("upper_left",)
-    verified: float | None = 1.2e-6
-    not_verifiable: int = 0
-
-
-@dataclass
-class Unseen:
-    name: str
-    reason: str
-    way_out: str
-    count: int = 1
-
-
-@dataclass
-class Sequence:
-    length: int
-    ids: list[int] | None
-    tokens: list[str] | None
 
 
 @dataclass
@@ -107,7 +78,21 @@ def synthetic(
                     rows.append(row)
     return SyntheticProfile(
         rows=pd.DataFrame(rows),
-        layers=[Layer(i, name.format(i), heads, kv_heads, kinds=(kinds[i % len(kinds)],)) for i in range(layers)],
+        layers=[
+            Layer(
+                i,
+                name.format(i),
+                heads,
+                kv_heads,
+                head_dim=32,
+                kinds=(kinds[i % len(kinds)],),
+                phases=("prefill",),
+                calls=1,
+                causal=("upper_left",),
+                verified=1.2e-6,
+            )
+            for i in range(layers)
+        ],
         sequences=[Sequence(len(tokens), None, tokens)] if tokens else [],
         info={
             "headwise": "0.1.0",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headwise.profile import Unseen
 from headwise.report import page
-from tests.synthetic import Unseen, synthetic
+from tests.synthetic import synthetic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

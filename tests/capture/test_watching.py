@@ -735,6 +735,26 @@ def test_stopping_in_another_thread_is_refused_and_records_no_more() -> None:
     torch.overrides._pop_mode()
 
 
+def test_a_watch_follows_the_thread_that_starts_it() -> None:
+    import threading
+
+    model, profiles = Decoder().eval(), []
+    watching = hw.watch(model)
+
+    def run() -> None:
+        profiles.append(watching.start())
+        model(IDS)
+        model(IDS)
+        watching.stop()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    table = profiles[0].table()
+    assert set(table["call"]) == {0} and set(table["rows"]) == {28}
+    assert profiles[0].num_sequences == 4
+
+
 def test_other_threads_are_not_mixed_in() -> None:
     import threading
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from headwise.measures.catalogue import BY_NAME
+from headwise.profile import Unseen
 from headwise.report import page, payload
 from headwise.report.html import embedded_json
-from tests.synthetic import Unseen, synthetic
+from tests.synthetic import synthetic
 
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>\u2028'\"&amp;"
 
