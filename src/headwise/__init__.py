@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from headwise.equations import attention as attention
     from headwise.kernels import RowStatistics as RowStatistics
     from headwise.kernels import row_statistics as row_statistics
+    from headwise.layer import KVCache as KVCache
+    from headwise.layer import MultiHeadAttention as MultiHeadAttention
+    from headwise.layer import RotaryEmbedding as RotaryEmbedding
     from headwise.profile import Profile as Profile
     from headwise.profile.files import load as load
 
@@ -21,7 +24,10 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "AttentionCall": "headwise.call",
+    "KVCache": "headwise.layer",
+    "MultiHeadAttention": "headwise.layer",
     "Profile": "headwise.profile",
+    "RotaryEmbedding": "headwise.layer",
     "RowStatistics": "headwise.kernels",
     "attention": "headwise.equations",
     "load": "headwise.profile.files",
@@ -30,7 +36,8 @@ _HOMES = {
 }
 
 __all__ = [  # noqa: RUF022 - the order in which a reader meets them
-    "attention", "AttentionCall", "RowStatistics", "row_statistics", "watch", "Profile", "load",
+    "attention", "MultiHeadAttention", "KVCache", "RotaryEmbedding",
+    "AttentionCall", "RowStatistics", "row_statistics", "watch", "Profile", "load",
 ]  # fmt: skip
 
 

@@ -1,0 +1,120 @@
+"""What each head of a layer is: its parameters as the paper writes them, its weights, its row statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headwise.call import AttentionCall, Place
+from headwise.equations import bias_of, repeat_heads, scores, visible_keys, weights
+from headwise.kernels import RowStatistics, row_statistics
+from headwise.layer.masks import Limits
+from headwise.layer.widths import Widths
+
+
+class HeadWeights(NamedTuple):
+    """The parameters of every head, as eq. 2 of Vaswani et al. 2017 writes them.
+
+    `head_i = Attention(x w_q[i] + b_q[i], c w_k[i] + b_k[i], c w_v[i] + b_v[i])` and `y = sum_i head_i w_o[i] + b_o`.
+    Heads that share keys and values (GQA) have the same `w_k` and `w_v`.
+
+    Attributes:
+        w_q: `[H, d_model, d_k]`.
+        w_k: `[H, d_context, d_k]`.
+        w_v: `[H, d_context, d_v]`.
+        w_o: `[H, d_v, d_model]`: the rows of W^O that head i is multiplied with.
+        b_q: `[H, d_k]`, None without bias; so are the others.
+        b_k: `[H, d_k]`.
+        b_v: `[H, d_v]`.
+        b_o: `[d_model]`, once for all heads.
+    """
+
+    w_q: Tensor
+    w_k: Tensor
+    w_v: Tensor
+    w_o: Tensor
+    b_q: Tensor | None
+    b_k: Tensor | None
+    b_v: Tensor | None
+    b_o: Tensor | None
+
+
+def split_parameters(q: nn.Linear, kv: nn.Linear, out: nn.Linear, widths: Widths) -> HeadWeights:
+    """The parameters of each head, with their gradients.
+
+    Args:
+        q: Holds the queries in its first rows.
+        kv: Holds keys, then values in its last rows.
+        out: W^O.
+        widths: The widths of the layer.
+    """
+    H, groups = widths.num_heads, widths.num_heads // widths.num_kv_heads
+
+    def of_heads(rows: Tensor, times: int) -> Tensor:
+        heads: Tensor = rows.unflatten(0, (H // times, -1))
+        return heads.repeat_interleave(times, 0) if times > 1 else heads
+
+    keys, values = slice(-widths.k - widths.v, -widths.v), slice(-widths.v, None)
+    parts = ((q, slice(0, widths.q), 1), (kv, keys, groups), (kv, values, groups))
+    w_q, w_k, w_v = (of_heads(linear.weight[rows], times).mT for linear, rows, times in parts)
+    b_q, b_k, b_v = (
+        None if linear.bias is None else of_heads(linear.bias[rows], times) for linear, rows, times in parts
+    )
+    return HeadWeights(w_q, w_k, w_v, of_heads(out.weight.mT, 1), b_q, b_k, b_v, out.bias)
+
+
+def weights_beside(q: Tensor, k: Tensor, limits: Limits) -> Tensor:
+    """The weights `[B, H, N, M]` of a fused call, before dropout; differentiable."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    with _without_autocast(q.device.type):
+        keys = repeat_heads(k.to(exact), q.shape[1])
+        s = scores(q.to(exact), keys, bias=bias_of(limits.mask, exact))
+        visible = visible_keys(
+            q.shape[2], k.shape[2], mask=limits.mask, causal=limits.causal, device=q.device
+        )  # fmt: skip
+        return weights(s, visible).to(q.dtype)
+
+
+def statistics_beside(q: Tensor, k: Tensor, limits: Limits, place: Place) -> RowStatistics:
+    """The row statistics of a fused call, without autograd and in full precision.
+
+    Raises:
+        ValueError: Tensors whose numbers cannot be read.
+    """
+    if torch.compiler.is_compiling():
+        # Kernels choose their tiles by what the mask hides, which no graph can hold.
+        outside: Callable[..., RowStatistics] = torch.compiler.disable(statistics_beside)
+        return outside(q, k, limits, place)
+    _check_measurable(q)
+    with _without_autocast(q.device.type), _full_precision():
+        return row_statistics(AttentionCall(q, k, mask=limits.mask, causal=limits.causal, place=place))
+
+
+def _check_measurable(x: Tensor) -> None:
+    if x.device.type == "meta":
+        raise ValueError("MultiHeadAttention: measure=True: meta tensors hold no numbers: measure on a real device")
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        raise ValueError(
+            "MultiHeadAttention: measure=True: numbers cannot be read inside a torch.func transform (grad, vmap): "
+            "measure in a plain call"
+        )
+
+
+def _without_autocast(kind: str) -> AbstractContextManager[object]:
+    if kind == "meta" or not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
