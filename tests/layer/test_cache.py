@@ -56,6 +56,13 @@ def test_with_a_prompt_and_padding_on_the_left(dtype: torch.dtype) -> None:
     torch.testing.assert_close(torch.cat(steps, 1), whole, atol=tolerance, rtol=tolerance)
 
 
+def test_one_sequence_without_a_batch() -> None:
+    mha, x = layer(), torch.randn(6, 12, dtype=torch.float64)
+    cache = hw.KVCache()
+    steps = [mha(x[:4], causal=True, cache=cache), mha(x[4:], causal=True, cache=cache, key_mask=torch.ones(6) > 0)]
+    close(torch.cat(steps), mha(x, causal=True))
+
+
 def test_keys_are_kept_once_for_the_heads_that_share_them() -> None:
     mha, cache = layer(), hw.KVCache()
     with torch.no_grad():
@@ -207,6 +214,25 @@ def test_one_cache_for_two_layers_is_refused() -> None:
             b(x, cache=cache, **options)
         cache.reset()
         b(x, cache=cache, **options)
+
+
+def test_a_call_that_failed_leaves_the_cache_free() -> None:
+    a, b, x = layer(), layer(), torch.randn(2, 5, 12, dtype=torch.float64)
+    cache = hw.KVCache()
+    with pytest.raises(RuntimeError):
+        a(x.float(), cache=cache)
+    close(b(x, cache=cache), b(x))
+
+
+def test_a_model_and_its_cache_can_be_copied_together() -> None:
+    mha, x, c = layer(), *torch.randn(2, 2, 5, 12, dtype=torch.float64)
+    with torch.no_grad():
+        cache, cross = hw.KVCache(), hw.KVCache()
+        mha(x[:, :4], causal=True, cache=cache)
+        mha(x, c, cache=cross)
+        twin, cache, cross, c2 = copy.deepcopy((mha, cache, cross, c))
+        close(twin(x[:, 4:], causal=True, cache=cache), mha(x, causal=True)[:, 4:])
+        close(twin(x, c2, cache=cross), mha(x, c))
 
 
 def test_another_batch_is_refused() -> None:

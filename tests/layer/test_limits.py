@@ -272,6 +272,11 @@ def test_inputs_that_do_not_fit_are_told(x: tuple[int, ...], context: Any, says:
         layer()(torch.zeros(x).double(), None if context is None else torch.zeros(context).double())
 
 
+def test_token_ids_are_told_from_tokens() -> None:
+    with pytest.raises(ValueError, match=r"x: expected floating point; got torch\.int64: token ids need an embedding"):
+        layer()(torch.zeros(2, 12, dtype=torch.int64))
+
+
 def test_a_layer_for_another_width_needs_its_context() -> None:
     mha = hw.MultiHeadAttention(12, 4, d_context=7)
     with pytest.raises(ValueError, match=r"d_context = 7, other than d_model = 12.* pass context \[B, M, 7\]"):

@@ -115,7 +115,7 @@ class KVCache:
         Raises:
             ValueError: Another one has filled it.
         """
-        if self._layer is None:
+        if self._layer is None or not self._length:
             self._layer = id(layer)
         elif self._layer != id(layer):
             raise ValueError(
@@ -168,6 +168,10 @@ class KVCache:
         twin = KVCache()
         twin.__dict__.update(self.__dict__)
         return twin
+
+    def __getstate__(self) -> dict[str, object]:
+        # A copy is filled by a copy of the layer, or by the same layer in another process.
+        return {**self.__dict__, "_layer": None}
 
     def __repr__(self) -> str:
         holds = "context" if self._context is not None else "tokens"

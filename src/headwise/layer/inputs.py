@@ -21,6 +21,8 @@ def checked_inputs(
             f"MultiHeadAttention: x: expected [B, N, d_model] or [N, d_model] with d_model = {d_model}; "
             f"got {tuple(x.shape)}"
         )
+    if not x.is_floating_point():
+        raise ValueError(f"MultiHeadAttention: x: expected floating point; got {x.dtype}: token ids need an embedding")
     if context is None and d_context != d_model:
         raise ValueError(
             f"MultiHeadAttention: this layer reads a context of width d_context = {d_context}, other than "

@@ -15,6 +15,9 @@ class Projection(nn.Linear):
 
     Called with `rows`, it makes only these output features: the queries from one sequence, keys and values from
     another, by one module whose hooks run on every use.
+
+    Attributes:
+        parts: The width of each projection, and the bound of its initial values.
     """
 
     def __init__(
