@@ -175,3 +175,21 @@ def test_watching_changes_no_bit() -> None:
     with hw.watch(model):
         watched = model(IDS, KEYS, IDS[:, :6])
     assert torch.equal(plain, watched)
+
+
+class Renamed(Translator):
+    """Its caches come in pairs for each layer, under a name that says nothing."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor, states: Any) -> Tensor:
+        return super().forward(input_ids, attention_mask, decoder_input_ids, None, states[0])
+
+
+def test_sequences_go_on_where_every_layer_has_its_cache() -> None:
+    model, states = Renamed().eval(), [(hw.KVCache(), hw.KVCache())]
+    with torch.no_grad(), hw.watch(model) as profile:
+        for i in range(4):
+            model(IDS, KEYS, IDS[:, i : i + 1], states)
+    assert profile.num_sequences == 2
+    decoded = rows(profile.table(), "decoder.self", phase="decode")
+    assert set(decoded["rows"]) == {2 * 3}
+    assert set(rows(profile.table(), "decoder.self", phase="prefill")["rows"]) == {2}

@@ -178,14 +178,18 @@ class Forwards:
 
 
 def cache_of(arguments: dict[str, Any]) -> tuple[int | None, object]:
-    """Tokens in the key-value cache that a forward was given (0 without one, None where it does not tell), and it."""
+    """Tokens in the key-value cache that a forward was given (0 without one, None where it does not tell), and it.
+
+    A cache is known by what it can do, also where a model is given one for each layer.
+    """
     for value in arguments.values():
-        length = getattr(value, "get_seq_length", None)
+        first = _first(value)
+        length = getattr(first, "get_seq_length", None)
         if callable(length):
             try:
-                return int(length()), value
+                return int(length()), first
             except TypeError:  # a cache that must be asked layer by layer
-                return None, value
+                return None, first
     for name in CACHES:
         cache = arguments.get(name)
         if isinstance(cache, (tuple, list)) and cache:
@@ -194,6 +198,13 @@ def cache_of(arguments: dict[str, Any]) -> tuple[int | None, object]:
         if cache is not None and not isinstance(cache, (tuple, list)):
             return None, None
     return 0, None
+
+
+def _first(value: object) -> object:
+    """What stands first in lists within lists: of the caches of all layers that of the first."""
+    while isinstance(value, (tuple, list)) and value:
+        value = value[0]
+    return value
 
 
 def _forward(root: nn.Module, arguments: dict[str, Any], past: int | None, cache: object = None) -> Forward:
