@@ -2,13 +2,14 @@
 # make test        set up and run the tests (under 10 minutes on 2 cores)
 # make test-full   the slow tests too
 # make bench       the benchmarks; results go to benchmarks/results/
+# make docs        build the lesson that docs/ holds: page and notebook
 # make lint        format check, lint, strict types
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.headwise-setup
 
-.PHONY: setup demo test test-full bench lint format clean
+.PHONY: setup demo test test-full bench docs lint format clean
 
 setup: $(STAMP)
 
@@ -30,6 +31,10 @@ test-full: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)
+	$(BIN)/headwise lesson --lang en --out docs/lesson.html --force
+	$(BIN)/headwise lesson --lang en --out docs/lesson.ipynb --force
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check

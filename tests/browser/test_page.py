@@ -2,55 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from headwise.profile import Unseen
 from headwise.report import page
+from tests.browser.tabs import Opened
 from tests.synthetic import synthetic
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install headwise[dev])")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the page cannot be opened")
-
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2>"
 TOKENS = ["我", " are", "مرحبا", "שלום", "👩‍👩‍👧‍👦", HOSTILE, "\n", ""]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-class Opened:
-    """A page in a tab of its own, with all that it said and asked for."""
-
-    def __init__(self, browser: Any, folder: Path, profile: Any, width: int = 1440, **context: Any) -> None:
-        file = folder / "page.html"
-        file.write_text(page(profile), encoding="utf-8")
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, **context)
-        self.tab = self.context.new_page()
-        self.tab.set_default_timeout(5000)
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.tab.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
-        self.tab.on("pageerror", lambda error: self.said.append(str(error)))
-        self.tab.on("request", lambda request: self.asked.append(request.url))
-        self.tab.goto(file.as_uri())
-        self.address = file.as_uri()
+class Report(Opened):
+    """A report that is open in a tab."""
 
     def cell(self, row: int) -> Any:
         return self.tab.locator(f'#grid td[data-row="{row}"]')
@@ -65,18 +31,12 @@ class Opened:
 
 
 @pytest.fixture
-def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    pages: list[Opened] = []
+def opened(open_page: Any) -> Any:
+    def open_(profile: Any, width: int = 1440, **context: Any) -> Report:
+        report: Report = open_page(page(profile), width, kind=Report, **context)
+        return report
 
-    def open_(profile: Any, width: int = 1440, **context: Any) -> Opened:
-        pages.append(Opened(browser, tmp_path, profile, width, **context))
-        return pages[-1]
-
-    yield open_
-    for one in pages:
-        one.context.close()
-        assert one.said == []
-        assert [url for url in one.asked if url not in (one.address, "data:,")] == []
+    return open_
 
 
 def hostile_profile() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from headwise.cli import main
 from headwise.cli.failures import guarded
 from headwise.models import opening
+from headwise.profile import writing
 from tests.models.small import save_bert
 
 
@@ -144,14 +146,20 @@ def test_an_unknown_command(refused: Any) -> None:
 
 def test_a_disk_that_refuses(refused: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is written first; that the profile then fails leaves neither."""
-    from headwise.profile import Profile
+    open_ = os.fdopen
+    opened: list[int] = []
 
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+    def full(handle: int, *rest: Any) -> Any:
+        opened.append(handle)
+        if len(opened) == 2:
+            os.close(handle)
+            raise OSError(28, "No space left on device")
+        return open_(handle, *rest)
 
-    monkeypatch.setattr(Profile, "save", full)
+    monkeypatch.setattr(writing.os, "fdopen", full)
     outputs = ["--out", tmp_path / "page.html", "--save", tmp_path / "run.headwise"]
-    assert "No space left on device" in refused("profile", tiny, "--text", "the lamp", *outputs)
+    said = refused("profile", tiny, "--text", "the lamp", *outputs)
+    assert "run.headwise: cannot be written: No space left on device" in said
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -16,8 +16,9 @@ from safetensors.numpy import save as write_arrays
 
 from headwise.call import Place
 from headwise.errors import FileFormatError, HeadwiseError, InputError
-from headwise.profile import Profile, Sequence, files
-from headwise.profile.files import load, replace_file
+from headwise.profile import Profile, Sequence, writing
+from headwise.profile.files import load
+from headwise.profile.writing import replace_files
 from tests.profile.recording import add, assert_same_table, profile_of, random_call
 
 
@@ -296,7 +297,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         raise interruption
 
     if step == "write":
-        monkeypatch.setattr(files.os, "fdopen", Full)
+        monkeypatch.setattr(writing.os, "fdopen", Full)
     else:
         monkeypatch.setattr(Path, "replace", fail)
     expected = InputError if isinstance(interruption, OSError) else KeyboardInterrupt
@@ -310,12 +311,24 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
 def test_a_file_is_replaced_with_ordinary_permissions(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_bytes(b"old")
-    replace_file(path, b"new")
+    replace_files({path: b"new"})
     assert path.read_bytes() == b"new"
     before = os.umask(0)
     os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o666 & ~before
     assert [one.name for one in tmp_path.iterdir()] == ["p"]
+
+
+def test_of_several_files_none_is_replaced_before_all_are_written(tmp_path: Path) -> None:
+    old = tmp_path / "a"
+    old.write_bytes(b"old")
+    with pytest.raises(InputError, match="b: cannot be written"):
+        replace_files({old: b"new", tmp_path / "no" / "b": b"new"})
+    assert old.read_bytes() == b"old"
+    with pytest.raises(InputError, match="a: was made by somebody else meanwhile"):
+        replace_files({old: b"new"}, new=[old])
+    assert old.read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
 
 
 def test_errors_have_the_exit_codes_of_the_command_line() -> None:

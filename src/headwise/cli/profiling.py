@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headwise profile`."""
-    from headwise.cli import outputs
+    from headwise.cli import exports
 
     parser.add_argument("model", metavar="MODEL", help="hub name, folder or .gguf file")
     text = parser.add_mutually_exclusive_group(required=True)
     text.add_argument("--text", help="what the model reads")
     text.add_argument("--file", metavar="FILE", help="a UTF-8 text, cut into windows; - is standard input")
-    outputs.add_arguments(parser, save=True)
+    exports.add_arguments(parser, save=True)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
     parser.add_argument(
         "--dtype", default="auto", help="auto, float32, bfloat16, float16, float64 (default: as stored)"
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, open the model, record, write, print."""
-    from headwise.cli import outputs, recording, soundness, tables, windows
+    from headwise.cli import exports, recording, soundness, tables, windows
     from headwise.cli.failures import INTERRUPTED, say
 
     layers = parse_layers(arguments.layers)
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         text = windows.checked(arguments.text, "--text")
     else:
         text = windows.read_text(arguments.file)
-    planned = outputs.plan(arguments, reads=_reads(arguments))
+    planned = exports.plan(arguments, reads=_reads(arguments))
     opened = _open(arguments)
     if arguments.text is not None:
         cut = windows.whole(opened, text)
@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     soundness.require_sound(profile, opened, layers)
     source = "--text" if arguments.text is not None else "stdin" if arguments.file == "-" else arguments.file
     profile.info.update(_facts(opened, cut, recorded, source))
-    outputs.write(planned, profile)
-    if arguments.json == outputs.STDOUT:
-        sys.stdout.write(outputs.as_json(profile))
+    exports.write(planned, profile)
+    if arguments.json == exports.STDOUT:
+        sys.stdout.write(exports.as_json(profile))
     else:
         tables.show(profile, planned)
     if recorded.stopped:

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headwise view`."""
-    from headwise.cli import outputs
+    from headwise.cli import exports
 
     parser.add_argument("file", metavar="FILE.headwise", help="what `headwise profile --save` wrote")
-    outputs.add_arguments(parser, save=False)
+    exports.add_arguments(parser, save=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the profile, write what was asked for, print the rest."""
     from headwise import load
-    from headwise.cli import outputs, tables
+    from headwise.cli import exports, tables
 
     path = user_path(arguments.file)
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{arguments.file} {what}; give a file that `headwise profile --save` wrote")
-    planned = outputs.plan(arguments, reads=[path])
+    planned = exports.plan(arguments, reads=[path])
     profile = load(path)
-    outputs.write(planned, profile)
-    if arguments.json == outputs.STDOUT:
-        sys.stdout.write(outputs.as_json(profile))
+    exports.write(planned, profile)
+    if arguments.json == exports.STDOUT:
+        sys.stdout.write(exports.as_json(profile))
     else:
         tables.show(profile, planned)
     return 0

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,8 @@ FORMAT = "headwise-profile"
 SCHEMA = 1
 
 
-def write(profile: Profile, path: Path) -> None:
-    """Write a profile, at once or not at all."""
+def packed(profile: Profile) -> bytes:
+    """What a profile's file holds."""
     import numpy as np
     from safetensors.numpy import save
 
@@ -44,7 +41,7 @@ def write(profile: Profile, path: Path) -> None:
     }
     text = json.dumps(document)
     metadata = {"format": FORMAT, "schema": str(SCHEMA), "profile": text, "sha256": _digest(text, arrays)}
-    replace_file(path, save(arrays, metadata=metadata))
+    return save(arrays, metadata=metadata)
 
 
 def load(path: str | Path) -> Profile:
@@ -123,29 +120,3 @@ def _check(arrays: dict[str, Any], measures: int, heads: int) -> None:
     if found != shapes:
         wrong = sorted(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))
         raise ValueError(f"sums are missing or have another shape than {measures} measures and {heads} heads: {wrong}")
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that it is whole or not there: into a neighbour first, then renamed.
-
-    Raises:
-        InputError: The folder does not exist or cannot be written.
-    """
-    try:
-        handle, neighbour = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        # A temporary file is private; what it becomes follows the user's umask like any other file.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(neighbour).chmod(0o666 & ~umask)
-        Path(neighbour).replace(path)
-    except BaseException as error:
-        with suppress(OSError):
-            Path(neighbour).unlink()
-        if isinstance(error, OSError):
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-        raise

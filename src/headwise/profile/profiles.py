@@ -217,16 +217,17 @@ class Profile:
 
     def save(self, path: str | Path) -> None:
         """Write the profile to a file (safetensors with JSON metadata), replacing it at once or not at all."""
-        from headwise.profile.files import write
+        from headwise.profile.files import packed
+        from headwise.profile.writing import replace_files
 
-        write(self, Path(path))
+        replace_files({Path(path): packed(self)})
 
     def to_html(self, path: str | Path) -> None:
         """Write the profile as one offline page, replacing the file at once or not at all."""
-        from headwise.profile.files import replace_file
+        from headwise.profile.writing import replace_files
         from headwise.report import page
 
-        replace_file(Path(path), page(self).encode())
+        replace_files({Path(path): page(self).encode()})
 
     def show(self) -> None:
         """Open the profile's page in a browser (in a notebook, a profile shows itself)."""

@@ -32,7 +32,7 @@ def page(profile: Profile) -> str:
         HTML that works offline; without JavaScript its table and text can still be read.
     """
     data = payload(profile)
-    style, script = _static("page.css"), _static("page.js")
+    style, script = base_style() + _static("page.css"), _static("page.js")
     environment = Environment(
         loader=PackageLoader("headwise.report"),
         autoescape=True,
@@ -53,8 +53,7 @@ def page(profile: Profile) -> str:
         json=Markup(embedded_json(data)),
         style=Markup(style),
         script=Markup(script),
-        policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'",
+        policy=policy(style, script),
     )
 
 
@@ -62,6 +61,19 @@ def embedded_json(data: object) -> str:
     """JSON that cannot leave the script element it stands in, whatever strings it holds."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_JSON_ESCAPES)
+
+
+def policy(style: str, script: str) -> str:
+    """The content security policy of a page that holds this style and this script, and loads nothing."""
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def base_style() -> str:
+    """The style that the pages share: paper, ink, type, and the colours of a value from 0 to 1."""
+    return _static("base.css")
 
 
 def _static(name: str) -> str:

@@ -1,0 +1,93 @@
+"""What a profile is written as: page, file, JSON, CSV."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from headwise.cli import outputs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headwise.profile import Profile
+
+STDOUT = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, save: bool) -> None:
+    """The flags that name outputs; `save` adds --save, for commands that make a profile."""
+    parser.add_argument("--out", metavar="PAGE.html", help="write the report page: one file, works offline")
+    if save:
+        parser.add_argument("--save", metavar="RUN.headwise", help="write the profile, for headwise view")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const=STDOUT,
+        help="write everything as JSON; without FILE to stdout, instead of the tables",
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write the table, a row a head")
+    parser.add_argument("--force", action="store_true", help="replace outputs that exist")
+
+
+def plan(arguments: argparse.Namespace, reads: Sequence[Path] = ()) -> list[outputs.Output]:
+    """The outputs that the arguments ask for, each checked.
+
+    Args:
+        arguments: Parsed by a parser that went through add_arguments.
+        reads: Files that the command reads, which no output may replace.
+
+    Raises:
+        InputError: An output cannot be written, or exists and --force was not given.
+    """
+    asked = {f"--{name}": getattr(arguments, name, None) for name in ("out", "save", "json", "csv")}
+    if asked["--json"] == STDOUT:
+        asked["--json"] = None
+    return outputs.plan(asked, force=arguments.force, reads=reads)
+
+
+def write(planned: Sequence[outputs.Output], profile: Profile) -> None:
+    """Write the profile as everything that was planned, or as nothing.
+
+    Raises:
+        InputError: The disk refused.
+    """
+    from headwise.profile import files
+    from headwise.report import page
+
+    makers: outputs.Makers = {
+        "--out": lambda: page(profile).encode(),
+        "--save": lambda: files.packed(profile),
+        "--json": lambda: as_json(profile).encode(),
+        "--csv": lambda: profile.table().to_csv(index=False).encode(),
+    }
+    outputs.write(planned, makers)
+
+
+def as_json(profile: Profile) -> str:
+    """The whole profile as JSON; what is undefined (NaN) is null."""
+    content = {
+        "info": dict(profile.info),
+        "measures": list(profile.measures),
+        "layers": [asdict(layer) for layer in profile.layers],
+        "heads": profile.table().to_dict("records"),
+        "highlights": [asdict(highlight) for highlight in profile.highlights()],
+        "unseen": [asdict(unseen) for unseen in profile.unseen],
+        "verified": profile.verified,
+    }
+    return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "item"):  # a numpy scalar
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""The article's worked example: as text in a terminal, as a page, as a notebook."""
