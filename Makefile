@@ -8,12 +8,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.headwise-setup
+# The native kernel is compiled by the installation.
+NATIVE := hatch_build.py $(wildcard $(addprefix src/headwise/kernels/native/,*.h *.cpp building.py))
 
 .PHONY: setup demo test test-full bench docs lint format clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import attention
+from benchmarks.machine import machine
 from benchmarks.registry import CASES, UNWATCHED, VARIANTS, Case
 
 ROOT = Path(__file__).parent.parent
@@ -23,16 +23,17 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} (default: all)")
-    chosen = parser.parse_args().cases or list(CASES)
+    names = ["attention", *CASES]
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(names)} (default: all)")
+    chosen = parser.parse_args().cases or names
     for name in chosen:
-        if name not in CASES:
-            parser.error(f"no benchmark {name!r}; there are {', '.join(CASES)}")
+        if name not in names:
+            parser.error(f"no benchmark {name!r}; there are {', '.join(names)}")
     for name in chosen:
-        result = run(CASES[name])
+        result = attention.run() if name == "attention" else run(CASES[name])
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-        print(_line(result), flush=True)
+        print(attention.summary_line(result) if name == "attention" else _line(result), flush=True)
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def run(case: Case) -> dict[str, Any]:
         "batch": case.batch,
         "tokens": case.tokens,
         "variants": {variant: VARIANTS[variant] for variant in case.variants},
-        "machine": _machine(),
+        "machine": machine(),
         "samples": samples,
         "median_seconds": {v: median(s["seconds"] for s in runs) for v, runs in samples.items()},
         "median_extra_bytes": {v: median(s["extra_bytes"] for s in runs) for v, runs in samples.items()},
@@ -67,23 +68,6 @@ def _ratio(samples: dict[str, list[dict[str, float]]], variant: str) -> float:
     """Median of the ratios of runs that followed each other."""
     pairs = zip(samples[variant], samples[UNWATCHED], strict=True)
     return median(a["seconds"] / b["seconds"] for a, b in pairs)
-
-
-def _machine() -> dict[str, str | int]:
-    import torch
-
-    facts: dict[str, str | int] = {name: version(name) for name in ("torch", "transformers", "headwise")}
-    facts |= {"python": platform.python_version(), "system": platform.system(), "processor": _processor()}
-    return facts | {"threads": torch.get_num_threads(), "simd": torch.backends.cpu.get_cpu_capability()}
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()
 
 
 def _line(result: dict[str, Any]) -> str:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 UNWATCHED = "unwatched"
 WATCHED = "watched"
+FUSED = "fused"
 EAGER = "eager"
 
 VARIANTS = {
     UNWATCHED: "fused attention, nothing measured",
     WATCHED: "fused attention under headwise.watch: all row measures of every head",
+    FUSED: "one kernel gives output and statistics: headwise.watch(fuse=True)",
     EAGER: "eager attention with output_attentions=True, then entropy and self-focus alone",
 }
 
@@ -30,9 +32,9 @@ class Case:
 CASES = {
     case.name: case
     for case in (
-        Case("minilm-512", "minilm", 8, 512, (UNWATCHED, WATCHED, EAGER), repeats=5),
-        Case("smollm2-2048", "smollm2", 1, 2048, (UNWATCHED, WATCHED, EAGER)),
+        Case("minilm-512", "minilm", 8, 512, (UNWATCHED, WATCHED, FUSED, EAGER), repeats=5),
+        Case("smollm2-2048", "smollm2", 1, 2048, (UNWATCHED, WATCHED, FUSED, EAGER)),
         # Eager weights at this length would need 30 x 9 x 8192 x 8192 x 4 bytes = 72 GB.
-        Case("smollm2-8192", "smollm2", 1, 8192, (UNWATCHED, WATCHED)),
+        Case("smollm2-8192", "smollm2", 1, 8192, (UNWATCHED, WATCHED, FUSED)),
     )
 }

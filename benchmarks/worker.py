@@ -12,7 +12,7 @@ import torch
 import headwise as hw
 from benchmarks import peak
 from benchmarks.models import load
-from benchmarks.registry import CASES, EAGER, WATCHED
+from benchmarks.registry import CASES, EAGER, FUSED, WATCHED
 
 
 def main() -> None:
@@ -32,8 +32,8 @@ def main() -> None:
 
 
 def _run(model: Any, ids: torch.Tensor, variant: str) -> None:
-    if variant == WATCHED:
-        with hw.watch(model) as profile:
+    if variant in (WATCHED, FUSED):
+        with hw.watch(model, fuse=variant == FUSED) as profile:
             model(ids, use_cache=False)
         profile.table()
     elif variant == EAGER:

@@ -25,13 +25,29 @@ class Refuser:
         raise AssertionError("a kernel that refused must not run")
 
 
-def test_the_portable_kernel_is_chosen_and_says_why() -> None:
+def test_the_native_kernel_is_chosen_and_says_why() -> None:
     choice = choose(make(torch.bfloat16))
-    assert choice.kernel == "portable"
+    assert choice.kernel == "native"
     assert "bfloat16" in choice.reason
     assert "cpu" in choice.reason
     assert "torch." not in choice.reason
     assert [name for name, _ in choice.refused] == ["reference"]
+
+
+def test_the_portable_kernel_takes_what_the_native_one_refuses() -> None:
+    choice = choose(make(torch.float64))
+    assert choice.kernel == "portable"
+    reasons = dict(choice.refused)
+    assert set(reasons) == {"reference", "native"}
+    assert "float64" in reasons["native"]
+
+
+def test_without_the_compiled_library_the_portable_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwise.kernels.native.library", lambda: "it was not compiled: install a C++ compiler")
+    choice = choose(make())
+    assert choice.kernel == "portable"
+    assert "C++ compiler" in dict(choice.refused)["native"]
+    assert row_statistics(make()).lse.shape == (1, 2, 3)
 
 
 def test_the_reference_runs_only_by_name() -> None:
@@ -51,7 +67,7 @@ def test_an_unknown_kernel_is_refused_with_the_names_there_are() -> None:
 def test_a_kernel_that_refuses_is_passed_over_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "PREFERENCE", (Refuser(), *chooser.PREFERENCE))
     choice = choose(make())
-    assert choice.kernel == "portable"
+    assert choice.kernel == "native"
     assert ("refuser", "it is Sunday") in choice.refused
     assert row_statistics(make()).lse.shape == (1, 2, 3)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -236,3 +237,28 @@ def test_measuring_what_holds_no_numbers_is_refused() -> None:
     mha = layer()
     with pytest.raises(ValueError, match=r"inside a torch\.func transform"):
         torch.func.grad(lambda x: mha(x, measure=True)[0].sum())(torch.randn(3, 5, 16))
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"key_mask": torch.arange(7) < 5}, {"return_weights": True}])
+def test_without_gradients_one_kernel_gives_output_and_statistics(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mha, x = hw.MultiHeadAttention(16, 4, num_kv_heads=2).eval(), torch.randn(2, 7, 16)
+    if "key_mask" in options:
+        options = {"key_mask": options["key_mask"].expand(2, 7)}
+    with_gradients = mha(x, measure=True, **options)
+    ran: list[Any] = []
+    operation = F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *a, **o: ran.append(o) or operation(*a, **o))
+    with torch.no_grad():
+        y, *_, statistics = mha(x, measure=True, **options)
+        assert ran == []
+        torch.testing.assert_close(y, with_gradients[0], rtol=0, atol=1e-5)
+        for name in STATISTICS:
+            torch.testing.assert_close(
+                getattr(statistics, name), getattr(with_gradients[-1], name), rtol=0, atol=1e-6, equal_nan=True
+            )
+        with hw.watch(mha) as profile:
+            mha(x, measure=True, **options)
+        assert len(profile.table()) == 4
+    assert len(ran) == 1

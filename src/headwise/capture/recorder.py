@@ -12,7 +12,14 @@ from torch import Tensor
 from headwise.blocks import weight_blocks
 from headwise.call import AttentionCall
 from headwise.capture.forwards import Forward
-from headwise.kernels import Geometry, RowStatistics, geometry_of, row_statistics, working_dtype
+from headwise.kernels import (
+    Geometry,
+    RowStatistics,
+    fused_attention,
+    geometry_of,
+    row_statistics,
+    working_dtype,
+)
 from headwise.measures.summary import Part, summarise
 from headwise.profile import Group, Layer, Profile
 from headwise.profile.accumulators import PartSums
@@ -51,10 +58,25 @@ class Recorder:
         self._buffer: Tensor | None = None
         self._used = 0
 
-    def record(self, call: AttentionCall, out: Tensor, dropout: float, forward: Forward) -> None:
+    def attend(self, call: AttentionCall, out: Tensor, forward: Forward) -> bool:
+        """Compute the output into `out [B, H, N, d_v]` and measure in the same pass; False: nothing was done."""
+        statistics = fused_attention(call, out, _shared_geometry(call, forward))
+        if statistics is not None:
+            self.record(call, out, 0.0, forward, statistics)
+        return statistics is not None
+
+    def record(
+        self,
+        call: AttentionCall,
+        out: Tensor,
+        dropout: float,
+        forward: Forward,
+        statistics: RowStatistics | None = None,
+    ) -> None:
         """Measure one call. `out [B, H, N, d_v]` is what the model computed, for verification."""
         geometry = _shared_geometry(call, forward)
-        statistics = row_statistics(call, geometry=geometry)
+        if statistics is None:
+            statistics = row_statistics(call, geometry=geometry)
         if call.q.device.type == "mps":
             statistics = _on_host(statistics)  # it has no float64
         part = summarise(statistics, self.profile.measures)

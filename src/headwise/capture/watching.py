@@ -6,6 +6,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from types import TracebackType
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from headwise.call import AttentionCall
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards
 from headwise.capture.modules import Running, running_modules
@@ -22,14 +24,15 @@ from headwise.capture.names import Names
 from headwise.capture.placing import attending, heads_of, place_of, reads_tokens
 from headwise.capture.quiet import quiet
 from headwise.capture.recorder import Recorder
-from headwise.capture.sdpa import UnmeasurableError, read_call
+from headwise.capture.sdpa import UnmeasurableError, place_for_output, read_call
 from headwise.capture.sequences import Sequences
 from headwise.capture.texts import Texts
 from headwise.capture.unseen import note_what_stayed_silent, other_attention
 from headwise.measures.catalogue import select
 from headwise.profile import Profile
 
-SDPA = torch.nn.functional.scaled_dot_product_attention
+# torch.nn.functional's own, also where a library has put something else in its place.
+SDPA = torch._C._nn.scaled_dot_product_attention
 
 
 def watch(
@@ -37,6 +40,7 @@ def watch(
     *,
     measures: str | list[str] = "default",
     layers: Sequence[int | str] | None = None,
+    fuse: bool = False,
     verify: bool = False,
     tokenizer: Any = None,
     tokens: Sequence[Sequence[str]] | None = None,
@@ -56,6 +60,8 @@ def watch(
         model: Watch only this model, and name layers by its module paths. None: watch whatever runs.
         measures: "default" or "all" (every row measure), or a list of names of `headwise.measures.catalogue`.
         layers: Measure only these: layer numbers, or module paths (a path takes in everything below it).
+        fuse: Let one kernel give output and statistics, where it can: without gradients and dropout, on a CPU. Faster
+            than watching beside the model's own operation; outputs are then equal to 1e-5, not bit by bit.
         verify: Recompute each output from the exact weights and compare: `profile.verified`. Costs about as much
             again.
         tokenizer: Turns token ids into text for the page (anything with `decode`).
@@ -71,7 +77,7 @@ def watch(
         ValueError: An unknown measure or layer.
         TypeError: `model` is no module.
     """
-    return Watch(model, measures, layers, verify, tokenizer, tokens, real)
+    return Watch(model, measures, layers, fuse, verify, tokenizer, tokens, real)
 
 
 class Watch:
@@ -82,6 +88,7 @@ class Watch:
         model: nn.Module | None,
         measures: str | list[str],
         layers: Sequence[int | str] | None,
+        fuse: bool,
         verify: bool,
         tokenizer: Any,
         tokens: Sequence[Sequence[str]] | None,
@@ -93,6 +100,7 @@ class Watch:
         self._model = model
         self._wanted = None if layers is None else tuple(layers)
         self._real = real
+        self._fuse = fuse
         self._names = Names(model)
         self._names.check(self._wanted)
         self._recorder = Recorder(self.profile, verify)
@@ -111,7 +119,7 @@ class Watch:
         self.profile.pending = self._settle
         if self._model is not None and not is_compiled_in_place(self._model):
             self._forwards.attach(self._model)
-        self._mode = _Mode(self._seen, self._other)
+        self._mode = _Mode(self._attend, self._other)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._compiled.step_aside(self._mode, self._forwards.suspended, self._compiled_runs)
         return self.profile
@@ -182,48 +190,71 @@ class Watch:
             return None, None, stack
         return stack[0], stack[-1], stack
 
-    def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor) -> None:
+    def _attend(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Run attention as the model asked for it, and measure it."""
+        # A function mode of the caller must not see what we do.
+        with torch._C.DisableTorchFunction():
+            located = self._locate()
+            if located is not None and self._fuse and (out := self._fused(args, kwargs, located)) is not None:
+                return out
+        out = SDPA(*args, **kwargs)
+        if located is not None:
+            with torch._C.DisableTorchFunction():
+                self._beside(args, kwargs, out, located)
+        return out
+
+    def _locate(self) -> _Located | None:
+        """Where attention is being called; None if that is not to be measured."""
         found = self._stack()
         if found is None:
-            return
+            return None
         caller, root, stack = found
         forward = self._forwards.at(root)
         number, name = self._names.layer(caller, root)
         index = forward.calls[number]
         forward.calls[number] += 1
-        if not _is_wanted(self._wanted, number, name):
-            return
+        return _Located(forward, stack, number, name, index) if _is_wanted(self._wanted, number, name) else None
+
+    def _fused(self, args: tuple[Any, ...], kwargs: dict[str, Any], located: _Located) -> Tensor | None:
+        """The output, from the kernel that measures in the same pass; None where the model's own must run."""
+        place = place_for_output(args, kwargs)
+        if place is None:
+            return None
+        try:
+            with quiet(place.device):
+                call, out, _ = self._read(args, kwargs, place, located)
+                return place if self._recorder.attend(call, out, located.forward) else None
+        except UnmeasurableError:
+            return None  # told when the model's own operation has run
+
+    def _beside(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor, located: _Located) -> None:
+        """Measure a call that has run."""
         try:
             with quiet(out.device):
-                self._measure(args, kwargs, out, forward, stack, number, name, index)
+                call, out, dropout = self._read(args, kwargs, out, located)
+                self._recorder.record(call, out, dropout, located.forward)
         except UnmeasurableError as error:
-            self._recorder.unseen(name, error.reason, error.way_out)
+            self._recorder.unseen(located.name, error.reason, error.way_out)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end somebody's training run; it is told
             reason = f"headwise failed on it ({type(error).__name__}: {error})"
-            self._recorder.unseen(name, reason, "please report it, with the shapes of query, key and mask")
+            self._recorder.unseen(located.name, reason, "please report it, with the shapes of query, key and mask")
 
-    def _measure(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Tensor,
-        forward: Forward,
-        stack: list[Running],
-        number: int,
-        name: str,
-        index: int,
-    ) -> None:
+    def _read(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor, located: _Located
+    ) -> tuple[AttentionCall, Tensor, float]:
+        """The call with its place, its output as `[B, H, N, d_v]`, and its dropout probability."""
+        forward, stack = located.forward, located.stack
         caller = attending(stack)
         heads = heads_of(caller)
         call, out, dropout = read_call(args, kwargs, out, heads)
         B, _, N, M = call.sizes
-        place = place_of(call, caller, heads, forward.past, number, name, index)
+        place = place_of(call, caller, heads, forward.past, located.number, located.name, located.index)
         cross = place.kind == "cross"
         masked = reads_tokens(stack)
-        real = forward.real_rows(name, B, N, M, cross, self._real) if masked or self._real is not None else None
+        real = forward.real_rows(located.name, B, N, M, cross, self._real) if masked or self._real is not None else None
         if not forward.sequences:
             self.profile.record_sequences([], self._sequences.number(forward, B))
-        self._recorder.record(call.with_(place=place, real=real), out, dropout, forward)
+        return call.with_(place=place, real=real), out, dropout
 
     def _compiled_runs(self, module: nn.Module) -> None:
         """A compiled module runs, which the watch must not touch."""
@@ -240,12 +271,23 @@ class Watch:
         self._recorder.unseen(name, reason, way_out)
 
 
-class _Mode(TorchFunctionMode):
-    """Sees every torch function; passes all on unchanged, and tells the watch of attention."""
+@dataclass(frozen=True)
+class _Located:
+    """Where an attention call is made: the forward, the running modules, the layer, and the nth call of it."""
 
-    def __init__(self, seen: Callable[..., None], other: Callable[..., None]) -> None:
+    forward: Forward
+    stack: list[Running]
+    number: int
+    name: str
+    index: int
+
+
+class _Mode(TorchFunctionMode):
+    """Sees every torch function; passes all on unchanged, but leaves attention to the watch."""
+
+    def __init__(self, attend: Callable[[tuple[Any, ...], dict[str, Any]], Tensor], other: Callable[..., None]) -> None:
         super().__init__()
-        self._seen = seen
+        self._attend = attend
         self._other = other
         self.ended = False
 
@@ -260,15 +302,14 @@ class _Mode(TorchFunctionMode):
         # A compiled graph must stay as it is: what runs inside one is listed as unseen.
         if torch.compiler.is_compiling() or self.ended:
             return func(*args, **kwargs)
+        if func is SDPA:
+            return self._attend(args, kwargs)
         out = func(*args, **kwargs)
         other = other_attention(func)
-        if func is SDPA or other is not None:
+        if other is not None:
             # A function mode of the caller must not see what we do.
             with torch._C.DisableTorchFunction():
-                if other is None:
-                    self._seen(args, kwargs, out)
-                else:
-                    self._other(*other)
+                self._other(*other)
         return out
 
 

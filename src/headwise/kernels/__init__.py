@@ -1,7 +1,8 @@
 """Row statistics of an attention call: one protocol, several implementations, one chooser that can say why."""
 
-from headwise.kernels.chooser import KERNELS, Choice, choose, row_statistics
+from headwise.kernels.chooser import KERNELS, Choice, choose, fused_attention, row_statistics
 from headwise.kernels.geometry import Geometry, geometry_of
+from headwise.kernels.native.moments import moments
 from headwise.kernels.protocol import Kernel, RowStatistics
 from headwise.kernels.tiles import Tile, weight_tile, working_dtype
 
@@ -13,7 +14,9 @@ __all__ = [
     "RowStatistics",
     "Tile",
     "choose",
+    "fused_attention",
     "geometry_of",
+    "moments",
     "row_statistics",
     "weight_tile",
     "working_dtype",

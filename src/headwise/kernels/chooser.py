@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.kernels.geometry import Geometry, geometry_of
+from headwise.kernels.native import NativeKernel
 from headwise.kernels.portable import PortableKernel
 from headwise.kernels.protocol import Kernel, RowStatistics
 from headwise.kernels.reference import ReferenceKernel
 
 # Fastest first; the reference stands outside: it runs only when asked for by name.
-PREFERENCE: tuple[Kernel, ...] = (PortableKernel(),)
+NATIVE = NativeKernel()
+PREFERENCE: tuple[Kernel, ...] = (NATIVE, PortableKernel())
 KERNELS: dict[str, Kernel] = {kernel.name: kernel for kernel in (*PREFERENCE, ReferenceKernel())}
 
 
@@ -70,3 +73,20 @@ def row_statistics(call: AttentionCall, kernel: str | None = None, geometry: Geo
     chosen = KERNELS[choose(call, kernel).kernel]
     with torch.no_grad():
         return chosen.run(call, geometry_of(call) if geometry is None else geometry)
+
+
+def fused_attention(call: AttentionCall, out: Tensor, geometry: Geometry | None = None) -> RowStatistics | None:
+    """Output and row statistics in one pass, where a kernel gives both; without autograd.
+
+    Args:
+        call: The call, with v.
+        out: Where the output `[B, H, N, d_v]` goes: of the dtype of q.
+        geometry: As in `row_statistics`.
+
+    Returns:
+        The statistics; None where no kernel gives both for this call, and then `out` holds nothing of use.
+    """
+    if call.v is None or call.v.dtype != call.q.dtype or NATIVE.refuses(call):
+        return None
+    with torch.no_grad():
+        return NATIVE.attend(call, geometry_of(call) if geometry is None else geometry, out)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headwise.call import AttentionCall, Place
 from headwise.equations import bias_of, repeat_heads, scores, visible_keys, weights
-from headwise.kernels import RowStatistics, row_statistics
+from headwise.kernels import RowStatistics, fused_attention, row_statistics
 from headwise.layer.masks import Limits
 from headwise.layer.widths import Widths
 
@@ -92,6 +92,28 @@ def statistics_beside(q: Tensor, k: Tensor, limits: Limits, place: Place) -> Row
     _check_measurable(q)
     with _without_autocast(q.device.type), _full_precision():
         return row_statistics(AttentionCall(q, k, mask=limits.mask, causal=limits.causal, place=place))
+
+
+def heads_and_statistics(
+    q: Tensor, k: Tensor, v: Tensor, limits: Limits, place: Place
+) -> tuple[Tensor, RowStatistics] | None:
+    """Every head's output `[B, H, N, d_v]` and the row statistics from one kernel; None where none gives both.
+
+    That is with gradients, in a compiled graph, off the CPU, and where somebody watches torch's operations.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_function_stack():
+        return None
+    if q.device.type != "cpu" or not q.dtype == k.dtype == v.dtype:
+        return None
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, limits.mask)):
+        return None
+    _check_measurable(q)
+    B, H, N, _ = q.shape
+    heads = torch.empty(B, N, H, v.shape[-1], dtype=q.dtype).transpose(1, 2)  # joining them copies nothing
+    call = AttentionCall(q.detach(), k.detach(), v.detach(), mask=limits.mask, causal=limits.causal, place=place)
+    with _without_autocast("cpu"):
+        statistics = fused_attention(call, heads)
+    return None if statistics is None else (heads, statistics)
 
 
 def _check_measurable(x: Tensor) -> None:

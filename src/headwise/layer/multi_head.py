@@ -23,7 +23,7 @@ from headwise.equations import Alignment, merge_heads, split_heads
 from headwise.kernels import RowStatistics
 from headwise.layer import torch_layers
 from headwise.layer.cache import KVCache
-from headwise.layer.heads import HeadWeights, split_parameters, statistics_beside, weights_beside
+from headwise.layer.heads import HeadWeights, heads_and_statistics, split_parameters, statistics_beside, weights_beside
 from headwise.layer.inputs import checked_inputs
 from headwise.layer.masks import limits_of
 from headwise.layer.projection import Projection, xavier_bound
@@ -145,7 +145,8 @@ class MultiHeadAttention(nn.Module):
         """Attend. N queries read M keys: their own tokens (and those in the cache), or the context's.
 
         A query that may see no key gets 0 from every head, so its output is the bias of `out_proj`. The output is
-        the same, bit by bit, whatever is asked for beside it.
+        the same, bit by bit, whatever is asked for beside it; with `measure=True`, without gradients and dropout, one
+        kernel gives output and statistics where it can (on CPUs), and the output is the same to 1e-5.
 
         Args:
             x: Tokens `[B, N, d_model]`; one sequence `[N, d_model]` works too.
@@ -185,23 +186,29 @@ class MultiHeadAttention(nn.Module):
         limits = limits_of(mask, key_mask, causal, (B, self.num_heads, N, M), cached)
 
         q, k, v = self._projected(x, context, position, cache)  # [B, H, N, d_k], [B, H_kv, M, d_k], [B, H_kv, M, d_v]
-        heads = F.scaled_dot_product_attention(  # [B, H, N, d_v]; eq. 1 in every head
-            q, k, v, **limits.fused(N, M, q.dtype, q.device), dropout_p=self.dropout if self.training else 0.0,
-            enable_gqa=self.num_kv_heads != self.num_heads,
-        )  # fmt: skip
-        y: Tensor = self.out_proj(merge_heads(heads))  # [B, N, d_model]; Concat(...) W^O
-
-        weights = weights_beside(q, k, limits) if return_weights else None  # [B, H, N, M]
-        if not batched:
-            y, weights = y[0], None if weights is None else weights[0]
-        if not measure:
-            return y if weights is None else (y, weights)
+        dropout = self.dropout if self.training else 0.0
         place = Place(
             phase="decode" if cached and N == 1 else "prefill",
             kind="self" if context is None else "cross",
             kv_groups=self.num_heads // self.num_kv_heads,
         )
-        statistics = statistics_beside(q, k, limits, place)
+        both = heads_and_statistics(q, k, v, limits, place) if measure and not dropout else None
+        statistics: RowStatistics | None
+        if both is not None:
+            heads, statistics = both
+        else:
+            heads = F.scaled_dot_product_attention(  # [B, H, N, d_v]; eq. 1 in every head
+                q, k, v, **limits.fused(N, M, q.dtype, q.device), dropout_p=dropout,
+                enable_gqa=self.num_kv_heads != self.num_heads,
+            )  # fmt: skip
+            statistics = statistics_beside(q, k, limits, place) if measure else None
+        y: Tensor = self.out_proj(merge_heads(heads))  # [B, N, d_model]; Concat(...) W^O
+
+        weights = weights_beside(q, k, limits) if return_weights else None  # [B, H, N, M]
+        if not batched:
+            y, weights = y[0], None if weights is None else weights[0]
+        if statistics is None:
+            return y if weights is None else (y, weights)
         return (y, statistics) if weights is None else (y, weights, statistics)
 
     def per_head_weights(self) -> HeadWeights:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.kernels import RowStatistics
+from headwise.kernels import RowStatistics, moments
 from headwise.measures.catalogue import OFFSETS, POSITION_BINS
 from headwise.measures.rows import FUNCTIONS, counted, nonfinite
 
@@ -65,7 +65,11 @@ def summarise(s: RowStatistics, measures: tuple[str, ...]) -> Part:
 
 
 def _moments(s: RowStatistics, measures: tuple[str, ...], counts: Tensor) -> dict[str, Tensor]:
-    value = torch.stack([FUNCTIONS[name](s).expand(counts.shape) for name in measures]).double()
+    value = torch.stack([FUNCTIONS[name](s).expand(counts.shape) for name in measures])
+    found = moments(value, counts, _bins(s), POSITION_BINS, s.geometry.segment)
+    if found is not None:
+        return found
+    value = value.double()
     defined = counts & ~torch.isnan(value)
     rows = defined.sum((1, 3)).double()
     kept = torch.where(defined, value, 0.0)

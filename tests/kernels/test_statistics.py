@@ -1,4 +1,4 @@
-"""The portable kernel against the oracle of definitions and against the reference kernel."""
+"""The portable and the native kernel against the oracle of definitions and against the reference kernel."""
 
 from __future__ import annotations
 
@@ -77,27 +77,31 @@ def compare(statistics: RowStatistics, call: AttentionCall, tolerance: float, **
 
 
 def check(call: AttentionCall, tolerance: float | None = None, **how: Any) -> None:
-    """Portable against the oracle, and every raw statistic against the reference kernel."""
+    """Every kernel that runs the call against the oracle, and every raw statistic against the reference kernel."""
     double = call.q.dtype == F64
     tolerance = (1e-11 if double else 1e-5) if tolerance is None else tolerance
-    found, reference = row_statistics(call, "portable"), row_statistics(call, "reference")
-    assert found.lse.dtype == (F64 if double else torch.float32)
-    compare(found, call, tolerance, **how)
+    reference = row_statistics(call, "reference")
     compare(reference, call, 1e-11, **how)
     _, rows, size = expected(call, **how)
     where = torch.from_numpy(rows)
-    tolerance = max(tolerance, 4 * torch.finfo(found.lse.dtype).eps * size)
-    for name in STATISTICS:
-        a, b = getattr(found, name)[where].double(), getattr(reference, name)[where]
-        if name == "distance":
-            known = (found.geometry.own >= 0)[:, None].expand(where.shape)[where]
-            a, b = a[known], b[known]
-        if name == "entropy_rest":
-            left = reference.rest[where] > 1e-3
-            a, b = a[left], b[left]
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda m, name=name: f"{name}: {m}")
-    best = found.max_score[where].double() - reference.max_score[where]
-    assert (best.abs() <= tolerance * (1 + size)).all()
+    for kernel in ("portable",) if double else ("portable", "native"):
+        found = row_statistics(call, kernel)
+        assert found.lse.dtype == (F64 if double else torch.float32)
+        compare(found, call, tolerance, **how)
+        bound = max(tolerance, 4 * torch.finfo(found.lse.dtype).eps * size)
+        for name in STATISTICS:
+            a, b = getattr(found, name)[where].double(), getattr(reference, name)[where]
+            if name == "distance":
+                known = (found.geometry.own >= 0)[:, None].expand(where.shape)[where]
+                a, b = a[known], b[known]
+            if name == "entropy_rest":
+                left = reference.rest[where] > 1e-3
+                a, b = a[left], b[left]
+            torch.testing.assert_close(
+                a, b, rtol=bound, atol=bound, msg=lambda m, where=f"{kernel} {name}": f"{where}: {m}"
+            )
+        best = found.max_score[where].double() - reference.max_score[where]
+        assert (best.abs() <= bound * (1 + size)).all()
 
 
 def key_padding(B: int, M: int, side: str) -> Tensor:
@@ -339,10 +343,11 @@ def test_what_stands_behind_a_mask_does_not_matter(poison: float, kind: str, cau
     call = make(N=11, kv=2, mask=mask, causal=causal, dtype=torch.float32, sinks=torch.randn(4) if sink else None)
     k = call.k.clone()
     k[1, :, -2:] = poison
-    clean, dirty = row_statistics(call), row_statistics(call.with_(k=k))
+    clean, dirty = row_statistics(call, "portable"), row_statistics(call.with_(k=k), "portable")
     for name in (*STATISTICS, "argmax"):
         torch.testing.assert_close(getattr(dirty, name), getattr(clean, name), rtol=0, atol=0, equal_nan=True)
     compare(dirty, call.with_(k=k), 1e-5)
+    compare(row_statistics(call.with_(k=k), "native"), call.with_(k=k), 1e-5)
 
 
 @pytest.mark.parametrize("poison", [math.nan, INF])

@@ -1,0 +1,510 @@
+// The row loop, compiled once for each instruction set: -DHW_LEVEL=avx512 -DW=16 and so on.
+//
+// A block of rows (queries) is laid out with lanes = rows: q transposed to [d_k][P] panels of P rows, scores as S^T
+// tiles [keys][P]. Every maximum, sum and statistic then runs down a vector's own lanes, and k and v are read as they
+// lie, one number at a time, broadcast. For each tile of keys:
+//
+//   1. S = scale k q, the tile's maximum taken as it is made;
+//   2. softcap, mask and causal or window limits, where the tile needs them: hidden is -inf;
+//   3. scores of the own, previous, next and first key picked out; the first key is set aside;
+//   4. weights exp(S - m) relative to the running maximum m, and their sums;
+//   5. out = alpha out + weights v (if v is given).
+//
+// Sums leave the first key out (a sink that holds nearly all the weight must not drown the rest); it is added at the
+// end. See docs/measures.md for the statistics.
+#include "call.h"
+#include "vectors.h"
+
+namespace HW_LEVEL {
+
+using headwise::Call;
+
+constexpr int kKeys = 96;      // keys of a tile: S stays in the first-level cache
+constexpr int kMost = 64;      // most rows of a block
+
+// Up to here the scores of 256 numbers stay below 2^30, where a float still tells neighbouring exponents apart. What is
+// larger, infinite or NaN is for another kernel.
+constexpr float kLarge = 2e3f;
+
+constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// S[key][.] = sum over d of q[d][.] * k[key][d], for R keys at once, and the running maximum of them.
+template <int R, int C>
+HW_INLINE void score_rows(const float* q, int64_t d_k, const float* k, int64_t k_stride, float* S, Vec* top) {
+  constexpr int P = C * W;
+  Vec sum[R][C];
+  const float* key[R];
+  for (int r = 0; r < R; r++) {
+    key[r] = k + r * k_stride;
+    for (int c = 0; c < C; c++) sum[r][c] = Vec{};
+  }
+  for (int64_t d = 0; d < d_k; d++, q += P) {
+    Vec query[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) query[c] = *(const Vec*)(q + c * W);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      const float x = key[r][d];
+#pragma GCC unroll 8
+      for (int c = 0; c < C; c++) sum[r][c] += query[c] * x;
+    }
+  }
+  for (int c = 0; c < C; c++) {
+    Vec m = top[c];
+    for (int r = 0; r < R; r++) {
+      m = vmax(m, sum[r][c]);
+      *(Vec*)(S + r * P + c * W) = sum[r][c];
+    }
+    top[c] = m;
+  }
+}
+
+// out[d][.] = alpha * out[d][.] + sum over keys of S[key][.] * v[key][d], for R values of d at once.
+template <int R, int C>
+HW_INLINE void value_columns(const float* S, int keys, const float* v, int64_t v_stride, float* out, const Vec* alpha) {
+  constexpr int P = C * W;
+  Vec sum[R][C];
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) sum[r][c] = *(Vec*)(out + r * P + c * W) * alpha[c];
+  for (int j = 0; j < keys; j++, S += P, v += v_stride) {
+    Vec weight[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; c++) weight[c] = *(const Vec*)(S + c * W);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++) {
+      const float x = v[r];
+#pragma GCC unroll 8
+      for (int c = 0; c < C; c++) sum[r][c] += weight[c] * x;
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) *(Vec*)(out + r * P + c * W) = sum[r][c];
+}
+
+// The remainder that is no multiple of the register tile.
+template <int R, int C>
+struct Rest {
+  static void score(int rows, const float* q, int64_t d_k, const float* k, int64_t k_stride, float* S, Vec* top) {
+    if (rows == R) score_rows<R, C>(q, d_k, k, k_stride, S, top);
+    else Rest<R - 1, C>::score(rows, q, d_k, k, k_stride, S, top);
+  }
+  static void value(int rows, const float* S, int keys, const float* v, int64_t v_stride, float* out, const Vec* alpha) {
+    if (rows == R) value_columns<R, C>(S, keys, v, v_stride, out, alpha);
+    else Rest<R - 1, C>::value(rows, S, keys, v, v_stride, out, alpha);
+  }
+};
+template <int C>
+struct Rest<0, C> {
+  static void score(int, const float*, int64_t, const float*, int64_t, float*, Vec*) {}
+  static void value(int, const float*, int, const float*, int64_t, float*, const Vec*) {}
+};
+
+// What is known of the rows of a block; lanes beyond the last row repeat it, with a query of 0.
+struct Rows {
+  int count;
+  int64_t head[kMost], n[kMost], low[kMost], high[kMost], own[kMost], first[kMost];
+};
+
+// Sums of P rows without the first key. Weights are 2^(s log2(e) - shift), shift = the running maximum times log2(e) as
+// a float: the product inside is not rounded (a fused multiply-add), so that large scores that lie close keep their
+// differences, and shift's own rounding is the same for all weights of a row. Moments are in units of ln 2.
+template <int C>
+struct Sums {
+  Vec top[C], shift[C], mass[C], moment[C], squares[C], travelled[C];
+  Vec own[C], previous[C], next[C], first[C];  // scores; -inf where not seen
+  Vec argmax[C];                               // exact: keys are fewer than 2^24
+};
+
+template <int C>
+class Block {
+  static constexpr int P = C * W, R = HW_REGISTERS / C;
+
+ public:
+  static size_t scratch(const Call& a) {
+    const size_t converted = rounded(sizeof(float) * kKeys * (a.d_k + a.d_v));
+    return rounded(sizeof(Sums<C>)) * panels() + rounded(sizeof(float) * panels() * P * (a.d_k + a.d_v)) +
+           rounded(sizeof(float) * kKeys * P) + converted;
+  }
+  static constexpr int panels() { return C > 1 && P < kMost ? kMost / P : 1; }
+  static constexpr int rows() { return panels() * P; }
+
+  static bool run(const Call& a, int64_t b, int64_t group, int64_t r0, char* scratch) {
+    Block block(a, b, scratch);
+    if (!block.gather(group, r0)) return false;
+    block.attend();
+    block.write();
+    return true;
+  }
+
+ private:
+  const Call& a;
+  const int64_t b;
+  int64_t kv_head = 0;
+  Rows rows_;
+  Sums<C>* sums;
+  float *q, *out, *S, *k_tile, *v_tile;
+
+  Block(const Call& call, int64_t sequence, char* scratch) : a(call), b(sequence) {
+    sums = (Sums<C>*)scratch, scratch += rounded(sizeof(Sums<C>)) * panels();
+    q = (float*)scratch;
+    out = q + (size_t)panels() * P * a.d_k;
+    scratch += rounded(sizeof(float) * panels() * P * (a.d_k + a.d_v));
+    S = (float*)scratch, scratch += rounded(sizeof(float) * kKeys * P);
+    k_tile = (float*)scratch;
+    v_tile = k_tile + (size_t)kKeys * a.d_k;
+  }
+
+  // Where the rows stand and their queries, transposed, times scale. False: a query is not finite, or huge.
+  bool gather(int64_t group, int64_t r0) {
+    const bool stacked = headwise::stacks_heads(a, rows());
+    const int64_t all = stacked ? a.G * a.N : a.N, h0 = stacked ? group * a.G : group;
+    rows_.count = (int)(all - r0 < rows() ? all - r0 : rows());
+    kv_head = h0 / a.G;
+    bool small = true;
+    for (int i = 0; i < rows(); i++) {
+      const int64_t at = r0 + (i < rows_.count ? i : rows_.count - 1), n = at % a.N, head = h0 + at / a.N;
+      rows_.head[i] = head, rows_.n[i] = n;
+      const int64_t position = n + a.offset;
+      int64_t low = a.left < 0 ? 0 : position - a.left, high = a.right < 0 ? a.M : position + a.right + 1;
+      rows_.low[i] = low < 0 ? 0 : low > a.M ? a.M : low;
+      rows_.high[i] = high < 0 ? 0 : high > a.M ? a.M : high;
+      if (rows_.high[i] < rows_.low[i]) rows_.high[i] = rows_.low[i];
+      rows_.own[i] = a.own[b * a.own_stride + n];
+      rows_.first[i] = a.first[b * a.first_stride + n];
+      float* to = q + (size_t)(i / P) * P * a.d_k + i % P;
+      const int64_t from = b * a.q_stride[0] + head * a.q_stride[1] + n * a.q_stride[2];
+      for (int64_t d = 0; d < a.d_k; d++) {
+        const float x = i < rows_.count ? load(a.q, from + d * a.q_stride[3], a.type) : 0.f;
+        to[d * P] = x * a.scale;
+        small &= fabsf(to[d * P]) <= kLarge;
+      }
+    }
+    if (!small) return false;
+    for (int p = 0; p < panels(); p++)
+      for (int c = 0; c < C; c++) {
+        Sums<C>& s = sums[p];
+        s.shift[c] = s.mass[c] = s.moment[c] = s.squares[c] = s.travelled[c] = s.argmax[c] = Vec{};
+        s.top[c] = s.own[c] = s.previous[c] = s.next[c] = s.first[c] = splat(-kInfinity);
+      }
+    if (a.v) memset(out, 0, sizeof(float) * panels() * P * a.d_v);
+    return true;
+  }
+
+  void attend() {
+    int64_t from = a.M, to = 0;
+    for (int i = 0; i < rows_.count; i++) {
+      if (rows_.low[i] < rows_.high[i] && rows_.low[i] < from) from = rows_.low[i];
+      if (rows_.high[i] > to) to = rows_.high[i];
+    }
+    for (int64_t j0 = from; j0 < to; j0 += kKeys) {
+      const int keys = (int)(to - j0 < kKeys ? to - j0 : kKeys);
+      if (hidden_from_all(j0, keys)) continue;
+      int64_t k_stride = a.k_stride[2], v_stride = a.v_stride[2];
+      const float* k = tile_of(a.k, b * a.k_stride[0] + kv_head * a.k_stride[1], a.k_stride, j0, keys, a.d_k, k_tile, k_stride);
+      const float* v = a.v ? tile_of(a.v, b * a.v_stride[0] + kv_head * a.v_stride[1], a.v_stride, j0, keys, a.d_v, v_tile, v_stride) : nullptr;
+      for (int p = 0; p * P < rows_.count; p++) panel(p, j0, keys, k, k_stride, v, v_stride);
+    }
+  }
+
+  // Some rows of k or v as floats with stride 1: where they lie, or converted.
+  const float* tile_of(const void* from, int64_t start, const int64_t* stride, int64_t j0, int keys, int64_t width, float* tile, int64_t& row) {
+    if (a.type == headwise::kFloat32 && stride[3] == 1) return (const float*)from + start + j0 * stride[2];
+    for (int j = 0; j < keys; j++)
+      for (int64_t d = 0; d < width; d++) tile[j * width + d] = load(from, start + (j0 + j) * stride[2] + d * stride[3], a.type);
+    row = width;
+    return tile;
+  }
+
+  // A mask that is the same for all rows (key padding) may hide a whole tile.
+  bool hidden_from_all(int64_t j0, int keys) const {
+    if (!a.mask_kind || a.mask_stride[2] || (a.mask_stride[1] && rows_.head[0] != rows_.head[rows_.count - 1])) return false;
+    for (int j = 0; j < keys; j++)
+      if (bias(0, j0 + j) != -kInfinity) return false;
+    return true;
+  }
+
+  // What the mask adds to row i's score of key j.
+  inline __attribute__((always_inline)) float bias(int i, int64_t j) const {
+    const int64_t at = b * a.mask_stride[0] + rows_.head[i] * a.mask_stride[1] + rows_.n[i] * a.mask_stride[2] + j * a.mask_stride[3];
+    if (a.mask_kind == headwise::kBool) return ((const uint8_t*)a.mask)[at] ? 0.f : -kInfinity;
+    const float x = ((const float*)a.mask)[at];
+    return x > a.hide_below ? x : -kInfinity;
+  }
+
+  void panel(int p, int64_t j0, int keys, const float* k, int64_t k_stride, const float* v, int64_t v_stride) {
+    const int i0 = p * P, valid = rows_.count - i0 < P ? rows_.count - i0 : P;
+    int64_t low = a.M, high = 0, last_low = 0, first_high = a.M;
+    for (int i = i0; i < i0 + P; i++) {
+      low = rows_.low[i] < low ? rows_.low[i] : low, last_low = rows_.low[i] > last_low ? rows_.low[i] : last_low;
+      high = rows_.high[i] > high ? rows_.high[i] : high, first_high = rows_.high[i] < first_high ? rows_.high[i] : first_high;
+    }
+    if (j0 >= high || j0 + keys <= low) return;
+    if (j0 + keys > high) keys = (int)(high - j0);
+
+    Sums<C>& sum = sums[p];
+    Vec top[C];
+    for (int c = 0; c < C; c++) top[c] = sum.top[c];
+    const float* queries = q + (size_t)i0 * a.d_k;
+    int j = 0;
+    for (; j + R <= keys; j += R) score_rows<R, C>(queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top);
+    if (j < keys) Rest<R - 1, C>::score(keys - j, queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top);
+
+    const bool limited = last_low > j0 || first_high < j0 + keys;
+    if (a.softcap > 0) cap(keys);
+    const bool masked = a.mask_kind && (a.mask_stride[2] ? mask_rows(i0, valid, j0, keys) : mask_keys(i0, j0, keys));
+    if (limited) limit(i0, j0, keys);
+    if (a.softcap > 0 || masked || limited)
+      for (int c = 0; c < C; c++) {
+        Vec m = sum.top[c];
+        for (int r = 0; r < keys; r++) m = vmax(m, *(Vec*)(S + r * P + c * W));
+        top[c] = m;
+      }
+    find_largest(sum, top, j0, keys);
+    const bool apart = pick(sum, i0, j0, keys);
+    Vec alpha[C];
+    const bool before = own_range(i0, j0, keys, 1), after = own_range(i0, j0, keys, -1);
+    for (int c = 0; c < C; c++) {
+      if (before) alpha[c] = sum_weights<1>(sum, c, top[c], i0, j0, keys);
+      else if (after) alpha[c] = sum_weights<-1>(sum, c, top[c], i0, j0, keys);
+      else alpha[c] = sum_weights<0>(sum, c, top[c], i0, j0, keys);
+    }
+    if (!v) return;
+    if (apart) put_back(sum, i0, j0, keys);
+    float* to = out + (size_t)i0 * a.d_v;
+    int64_t d = 0;
+    for (; d + R <= a.d_v; d += R) value_columns<R, C>(S, keys, v + d, v_stride, to + d * P, alpha);
+    if (d < a.d_v) Rest<R - 1, C>::value((int)(a.d_v - d), S, keys, v + d, v_stride, to + d * P, alpha);
+  }
+
+  // softcap * tanh(s / softcap).
+  void cap(int keys) {
+    const float inverse = 1 / a.softcap;
+    for (int x = 0; x < keys * P; x += W) *(Vec*)(S + x) = tanh_of(*(Vec*)(S + x) * inverse) * a.softcap;
+  }
+
+  // A mask whose rows are alike: one number a key. Whether it changed anything.
+  bool mask_keys(int i0, int64_t j0, int keys) {
+    bool changed = false;
+    const bool by_head = a.mask_stride[1] && rows_.head[i0] != rows_.head[i0 + P - 1];
+    for (int j = 0; j < keys; j++) {
+      if (by_head) {
+        for (int i = 0; i < P; i++) S[j * P + i] += bias(i0 + i, j0 + j);
+        changed = true;
+        continue;
+      }
+      const float x = bias(i0, j0 + j);
+      if (x == 0) continue;
+      changed = true;
+      for (int c = 0; c < C; c++) *(Vec*)(S + j * P + c * W) += x;
+    }
+    return changed;
+  }
+
+  // A mask by row and key: W x W squares of it, transposed in registers.
+  bool mask_rows(int i0, int valid, int64_t j0, int keys) {
+    const bool bytes = a.mask_kind == headwise::kBool, dense = a.mask_stride[3] == 1;
+    for (int c = 0; c < C; c++)
+      for (int j = 0; j < keys; j += W) {
+        Vec square[W];
+        const int width = keys - j < W ? keys - j : W;
+        for (int i = 0; i < W; i++) {
+          const int row = i0 + c * W + i;
+          square[i] = Vec{};
+          if (c * W + i >= valid) continue;
+          if (dense && width == W) {
+            const int64_t at = b * a.mask_stride[0] + rows_.head[row] * a.mask_stride[1] + rows_.n[row] * a.mask_stride[2] + j0 + j;
+            if (bytes) {
+              const IVec wide = __builtin_convertvector(*(const Bytes*)((const uint8_t*)a.mask + at), IVec);
+              square[i] = wide != 0 ? Vec{} : splat(-kInfinity);
+            } else {
+              const Vec x = *(const LooseVec*)((const float*)a.mask + at);
+              square[i] = x > a.hide_below ? x : splat(-kInfinity);
+            }
+          } else {
+            for (int t = 0; t < width; t++) square[i][t] = bias(row, j0 + j + t);
+          }
+        }
+        transpose(square);
+        for (int t = 0; t < width; t++) *(Vec*)(S + (j + t) * P + c * W) += square[t];
+      }
+    return true;
+  }
+
+  // Causal and window limits: row i sees keys low[i] .. high[i] - 1.
+  void limit(int i0, int64_t j0, int keys) {
+    for (int c = 0; c < C; c++) {
+      Vec low, high;
+      for (int i = 0; i < W; i++) {
+        low[i] = (float)(rows_.low[i0 + c * W + i] - j0);
+        high[i] = (float)(rows_.high[i0 + c * W + i] - j0);
+      }
+      for (int j = 0; j < keys; j++) {
+        Vec* s = (Vec*)(S + j * P + c * W);
+        const Vec key = splat((float)j);
+        *s = (key >= low) & (key < high) ? *s : splat(-kInfinity);
+      }
+    }
+  }
+
+  // The key of the largest score, the first of equals: looked for only where a row's maximum rose.
+  void find_largest(Sums<C>& sum, const Vec* top, int64_t j0, int keys) {
+    for (int c = 0; c < C; c++) {
+      const IVec rose = top[c] > sum.top[c];
+      if (!any(rose)) continue;
+      Vec at = Vec{};
+      for (int j = keys - 1; j >= 0; j--) at = *(Vec*)(S + j * P + c * W) == top[c] ? splat((float)j) : at;
+      sum.argmax[c] = rose ? at + (float)j0 : sum.argmax[c];
+    }
+  }
+
+  // Scores of the own key, its neighbours and the first key; the first leaves the tile. Whether any did.
+  bool pick(Sums<C>& sum, int i0, int64_t j0, int keys) {
+    bool apart = false;
+    for (int i = 0; i < P; i++) {
+      const int64_t own = rows_.own[i0 + i] - j0, first = rows_.first[i0 + i] - j0;
+      if (rows_.own[i0 + i] >= 0 && own >= -1 && own <= keys) {
+        if (own >= 0 && own < keys) ((float*)sum.own)[i] = S[own * P + i];
+        if (own >= 1) ((float*)sum.previous)[i] = S[(own - 1) * P + i];
+        if (own + 1 < keys) ((float*)sum.next)[i] = S[(own + 1) * P + i];
+      }
+      if (rows_.first[i0 + i] >= 0 && first >= 0 && first < keys) {
+        ((float*)sum.first)[i] = S[first * P + i];
+        S[first * P + i] = -kInfinity;
+        apart = true;
+      }
+    }
+    return apart;
+  }
+
+  // The first key's weight, for the output.
+  void put_back(const Sums<C>& sum, int i0, int64_t j0, int keys) {
+    for (int c = 0; c < C; c++) {
+      const Vec weight = exp2_from_least(vmax(sum.first[c] * kLog2E - sum.shift[c], splat(kLeast)));
+      for (int i = 0; i < W; i++) {
+        const int64_t first = rows_.first[i0 + c * W + i] - j0;
+        if (rows_.first[i0 + c * W + i] >= 0 && first >= 0 && first < keys && sum.first[c][i] != -kInfinity) S[first * P + c * W + i] = weight[i];
+      }
+    }
+  }
+
+  // Whether the tile's keys all lie on one side (1: before, -1: after) of the own keys of all rows.
+  bool own_range(int i0, int64_t j0, int keys, int side) const {
+    for (int i = i0; i < i0 + P; i++)
+      if (side > 0 ? rows_.own[i] < j0 + keys - 1 : rows_.own[i] > j0) return false;
+    return true;
+  }
+
+  // Weights of the lanes of column c and their sums; the factor by which what was summed before shrinks.
+  // Side 1, -1: all keys stand before, after the own one, and distances are sums of positive terms without a difference.
+  template <int Side>
+  inline __attribute__((always_inline)) Vec sum_weights(Sums<C>& sum, int c, Vec top, int i0, int64_t j0, int keys) {
+    // A row that has seen nothing yet has no maximum; any finite number serves.
+    const Vec shift = top == -kInfinity ? sum.shift[c] : top * kLog2E;
+    Vec away;
+    const int64_t edge = Side > 0 ? j0 + keys - 1 : j0;
+    for (int i = 0; i < W; i++) away[i] = (float)(rows_.own[i0 + c * W + i] - edge);
+    Vec mass = Vec{}, moment = Vec{}, squares = Vec{}, travelled = Vec{};
+    float* s = S + c * W;
+    for (int j = 0; j < keys; j++, s += P) {
+      // From the limit on the weight is exactly 0, and x stays finite.
+      const Vec x = vmax(*(Vec*)s * kLog2E - shift, splat(kLeast));
+      const Vec weight = exp2_from_least(x);
+      *(Vec*)s = weight;
+      mass += weight;
+      moment += weight * x;
+      squares += weight * weight;
+      if (Side > 0) travelled += weight * (float)(keys - 1 - j);
+      else if (Side < 0) travelled += weight * (float)j;
+      else {
+        const Vec d = away - (float)j;
+        travelled += weight * vmax(d, -d);
+      }
+    }
+    if (Side > 0) travelled += away * mass;
+    else if (Side < 0) travelled -= away * mass;
+    const Vec fall = vmax(sum.shift[c] - shift, splat(kLeast)), alpha = sum.top[c] == -kInfinity ? Vec{} : exp2_from_least(fall);
+    sum.moment[c] = (sum.moment[c] + fall * sum.mass[c]) * alpha + moment;
+    sum.mass[c] = sum.mass[c] * alpha + mass;
+    sum.squares[c] = sum.squares[c] * (alpha * alpha) + squares;
+    sum.travelled[c] = sum.travelled[c] * alpha + travelled;
+    sum.top[c] = top;
+    sum.shift[c] = shift;
+    return alpha;
+  }
+
+  void write() {
+    const int64_t plane = a.B * a.H * a.N;
+    for (int i = 0; i < rows_.count; i++) {
+      const Sums<C>& s = sums[i / P];
+      const int c = i % P / W, lane = i % W;
+      const double top = s.top[c][lane], sink = a.sinks ? a.sinks[rows_.head[i]] : -kInfinity, per_ln2 = kLog2E;
+      // The sink may stand above every score: all sums move to the larger of the two.
+      const double own_shift = s.shift[c][lane], sink_shift = sink * per_ln2;
+      const bool nothing = top == -kInfinity;
+      const double shift = nothing ? (a.sinks ? sink_shift : 0) : sink_shift > own_shift ? sink_shift : own_shift;
+      const double drop = nothing ? 0 : own_shift - shift, fall = nothing ? 0 : exp2(drop);
+      const auto weight = [&](float score) { return score == -kInfinity ? 0. : exp2(score * per_ln2 - shift); };
+      const double at_first = weight(s.first[c][lane]), at_sink = a.sinks ? exp2(sink_shift - shift) : 0;
+      const double keys = s.mass[c][lane] * fall;
+      double moment = (s.moment[c][lane] + drop * s.mass[c][lane]) * fall;
+      if (at_sink > 0) moment += at_sink * (sink_shift - shift);
+      const double mass = keys + at_sink, sum = mass + at_first, total = sum == 0 ? 1 : sum, log_total = log(total);
+      const double first_part = at_first > 0 ? at_first * (s.first[c][lane] * per_ln2 - shift) : 0;
+      const double walk = rows_.first[i] < 0 ? 0 : (double)(rows_.own[i] > rows_.first[i] ? rows_.own[i] - rows_.first[i] : rows_.first[i] - rows_.own[i]);
+
+      float* to = a.statistics + (b * a.H + rows_.head[i]) * a.N + rows_.n[i];
+      to[headwise::kLse * plane] = sum == 0 ? -kInfinity : (float)(shift / per_ln2 + log_total);
+      to[headwise::kMaxScore * plane] = (float)top;
+      to[headwise::kEntropy * plane] = (float)(log_total - (moment + first_part) / total / per_ln2);
+      to[headwise::kLargest * plane] = (float)(nothing ? 0 : exp2(top * per_ln2 - shift) / total);
+      to[headwise::kOwn * plane] = (float)(weight(s.own[c][lane]) / total);
+      to[headwise::kPrevious * plane] = (float)(weight(s.previous[c][lane]) / total);
+      to[headwise::kNext * plane] = (float)(weight(s.next[c][lane]) / total);
+      to[headwise::kFirst * plane] = (float)(at_first / total);
+      to[headwise::kRest * plane] = (float)(mass / total);
+      to[headwise::kEntropyRest * plane] = mass > 0 ? (float)(log(mass) - moment / mass / per_ln2) : NAN;
+      to[headwise::kDistance * plane] = keys + at_first > 0 ? (float)((s.travelled[c][lane] * fall + at_first * walk) / (keys + at_first)) : NAN;
+      to[headwise::kIpr * plane] = (float)((s.squares[c][lane] * fall * fall + at_first * at_first) / (total * total));
+      to[headwise::kSink * plane] = (float)(at_sink / total);
+      a.argmax[(b * a.H + rows_.head[i]) * a.N + rows_.n[i]] = (int64_t)s.argmax[c][lane];
+      if (!a.v) continue;
+      const float factor = (float)(fall / total);
+      const float* from = out + (size_t)(i / P) * P * a.d_v + i % P;
+      const int64_t start = b * a.out_stride[0] + rows_.head[i] * a.out_stride[1] + rows_.n[i] * a.out_stride[2];
+      for (int64_t d = 0; d < a.d_v; d++) store(a.out, start + d * a.out_stride[3], a.type, from[d * P] * factor);
+    }
+  }
+};
+
+// Blocks of many rows, or of one vector's rows where a call has few.
+bool narrow(const Call& a) { return a.N * (headwise::stacks_heads(a, Block<1>::rows()) ? a.G : 1) <= W; }
+
+static int64_t rows(const Call& a) { return narrow(a) ? Block<1>::rows() : Block<HW_COLUMNS>::rows(); }
+static size_t scratch(const Call& a) { return narrow(a) ? Block<1>::scratch(a) : Block<HW_COLUMNS>::scratch(a); }
+static bool block(const Call& a, int64_t b, int64_t group, int64_t r0, char* scratch) {
+  return narrow(a) ? Block<1>::run(a, b, group, r0, scratch) : Block<HW_COLUMNS>::run(a, b, group, r0, scratch);
+}
+
+// Whether all keys of a head are finite, and none is so large that a score could overflow.
+static bool finite(const Call& a, int64_t b, int64_t kv_head) {
+  const int64_t start = b * a.k_stride[0] + kv_head * a.k_stride[1];
+  const bool dense = a.type == headwise::kFloat32 && a.k_stride[3] == 1;
+  for (int64_t j = 0; j < a.M; j++) {
+    const int64_t row = start + j * a.k_stride[2];
+    int64_t d = 0;
+    IVec large = IVec{};
+    if (dense)
+      for (; d + W <= a.d_k; d += W) {
+        const Vec x = *(const LooseVec*)((const float*)a.k + row + d);
+        large |= ~(vmax(-x, x) <= kLarge);
+      }
+    if (any(large)) return false;
+    for (; d < a.d_k; d++)
+      if (!(fabsf(load(a.k, row + d * a.k_stride[3], a.type)) <= kLarge)) return false;
+  }
+  return true;
+}
+
+extern const headwise::Loop loop = {rows, scratch, block, finite};
+
+}  // namespace HW_LEVEL

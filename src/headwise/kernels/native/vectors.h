@@ -1,0 +1,145 @@
+// Vectors of W floats by the compiler's vector extensions, and the few functions that the row loop needs of them.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#define HW_INLINE static inline __attribute__((always_inline))
+
+namespace HW_LEVEL {
+
+typedef float Vec __attribute__((vector_size(W * 4), may_alias));
+typedef int32_t IVec __attribute__((vector_size(W * 4), may_alias));
+typedef float LooseVec __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
+
+constexpr float kInfinity = __builtin_inff();
+constexpr float kLog2E = 1.44269504088896340736f;
+
+HW_INLINE Vec splat(float x) { return x - Vec{}; }
+HW_INLINE IVec isplat(int32_t x) { return x - IVec{}; }
+HW_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+HW_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
+
+HW_INLINE bool any(IVec mask) {
+  int32_t all = 0;
+  for (int i = 0; i < W; i++) all |= mask[i];
+  return all != 0;
+}
+
+constexpr float kLeast = -127.f;
+
+// 2^x for kLeast <= x < 128: relative error 2e-7, exactly 1 at 0 and exactly 0 at kLeast.
+// x is split into a whole part, which becomes the exponent, and f in [-1/2, 1/2], for a minimax polynomial of degree 5
+// whose constant term is 1, so that the largest weight is exact.
+HW_INLINE Vec exp2_from_least(Vec x) {
+  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number, left in the low bits
+  const Vec whole = x + kRound;
+  const Vec f = x - (whole - kRound);
+  Vec p = splat(1.326472731e-03f);
+  p = p * f + 9.671512991e-03f;
+  p = p * f + 5.550733581e-02f;
+  p = p * f + 2.402224243e-01f;
+  p = p * f + 6.931470037e-01f;
+  p = p * f + 1.f;
+  return (Vec)((IVec)p + ((IVec)whole << 23));
+}
+
+// tanh by its series below 1/4, else by 2^x: relative error 5e-7.
+HW_INLINE Vec tanh_of(Vec x) {
+  const Vec size = vmax(x, -x);
+  const Vec t = exp2_from_least(vmax(size * (-2.f * kLog2E), splat(kLeast)));
+  const Vec far = (1.f - t) / (1.f + t);
+  const Vec y = x * x;
+  Vec series = splat(62.f / 2835);
+  series = series * y - 17.f / 315;
+  series = series * y + 2.f / 15;
+  series = series * y - 1.f / 3;
+  const Vec near = x + x * y * series;
+  return size < 0.25f ? near : (x < 0.f ? -far : far);
+}
+
+template <int Step, int... I>
+HW_INLINE void swap_lanes(Vec& a, Vec& b, std::integer_sequence<int, I...>) {
+  const Vec low = __builtin_shufflevector(a, b, ((I & Step) ? I - Step + W : I)...);
+  const Vec high = __builtin_shufflevector(a, b, ((I & Step) ? I + W : I + Step)...);
+  a = low, b = high;
+}
+
+template <int Step>
+HW_INLINE void transpose_stage(Vec* rows) {
+#pragma GCC unroll 16
+  for (int i = 0; i < W; i++)
+    if (!(i & Step)) swap_lanes<Step>(rows[i], rows[i + Step], std::make_integer_sequence<int, W>{});
+}
+
+// The W x W square of rows, transposed in registers.
+HW_INLINE void transpose(Vec* rows) {
+  transpose_stage<1>(rows);
+  transpose_stage<2>(rows);
+  if constexpr (W > 4) transpose_stage<4>(rows);
+  if constexpr (W > 8) transpose_stage<8>(rows);
+}
+
+HW_INLINE float half_to_float(uint16_t bits) {
+  const uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  uint32_t word;
+  if (exponent == 31) word = sign | 0x7f800000 | fraction << 13;
+  else if (exponent) word = sign | (exponent + 112) << 23 | fraction << 13;
+  else {
+    // A denormal half is fraction * 2^-24: exact in float.
+    const float value = (float)fraction * 5.9604644775390625e-08f;
+    return sign ? -value : value;
+  }
+  float x;
+  memcpy(&x, &word, 4);
+  return x;
+}
+
+HW_INLINE float bfloat_to_float(uint16_t bits) {
+  const uint32_t word = (uint32_t)bits << 16;
+  float x;
+  memcpy(&x, &word, 4);
+  return x;
+}
+
+// To the nearest, ties to even.
+HW_INLINE uint16_t float_to_bfloat(float x) {
+  uint32_t word;
+  memcpy(&word, &x, 4);
+  if ((word & 0x7fffffff) > 0x7f800000) return (uint16_t)(word >> 16 | 0x40);
+  return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+HW_INLINE uint16_t float_to_half(float x) {
+  uint32_t word;
+  memcpy(&word, &x, 4);
+  const uint16_t sign = (uint16_t)(word >> 16 & 0x8000);
+  const uint32_t size = word & 0x7fffffff;
+  if (size > 0x7f800000) return sign | 0x7e00;
+  if (size >= 0x477ff000) return sign | 0x7c00;  // rounds to 65536 or more
+  if (size < 0x38800000) {
+    // Below 2^-14: a whole number of 2^-24, rounded by the addition of 2^-1 * 2^-14 * 2^10.
+    float whole;
+    memcpy(&whole, &size, 4);
+    whole += 0.5f;
+    uint32_t bits;
+    memcpy(&bits, &whole, 4);
+    return sign | (uint16_t)(bits - 0x3f000000);
+  }
+  return sign | (uint16_t)((size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13);
+}
+
+HW_INLINE float load(const void* from, int64_t index, int32_t type) {
+  if (type == 0) return ((const float*)from)[index];
+  const uint16_t bits = ((const uint16_t*)from)[index];
+  return type == 1 ? bfloat_to_float(bits) : half_to_float(bits);
+}
+
+HW_INLINE void store(void* to, int64_t index, int32_t type, float x) {
+  if (type == 0) ((float*)to)[index] = x;
+  else ((uint16_t*)to)[index] = type == 1 ? float_to_bfloat(x) : float_to_half(x);
+}
+
+}  // namespace HW_LEVEL
