@@ -12,6 +12,9 @@ from torch import Tensor, nn
 import headwise
 from headwise.kernels import KERNELS, chooser
 from headwise.kernels.native import NativeKernel
+from tests.compiled import needs_native
+
+pytestmark = needs_native
 
 
 class Attention(nn.Module):

@@ -9,6 +9,7 @@ import torch
 
 from headwise.call import AttentionCall
 from headwise.kernels import KERNELS, RowStatistics, choose, chooser, geometry_of, row_statistics
+from tests.compiled import needs_native
 
 
 def make(dtype: torch.dtype = torch.float32) -> AttentionCall:
@@ -25,6 +26,7 @@ class Refuser:
         raise AssertionError("a kernel that refused must not run")
 
 
+@needs_native
 def test_the_native_kernel_is_chosen_and_says_why() -> None:
     choice = choose(make(torch.bfloat16))
     assert choice.kernel == "native"
@@ -34,6 +36,7 @@ def test_the_native_kernel_is_chosen_and_says_why() -> None:
     assert [name for name, _ in choice.refused] == ["reference"]
 
 
+@needs_native
 def test_the_portable_kernel_takes_what_the_native_one_refuses() -> None:
     choice = choose(make(torch.float64))
     assert choice.kernel == "portable"
@@ -67,7 +70,7 @@ def test_an_unknown_kernel_is_refused_with_the_names_there_are() -> None:
 def test_a_kernel_that_refuses_is_passed_over_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chooser, "PREFERENCE", (Refuser(), *chooser.PREFERENCE))
     choice = choose(make())
-    assert choice.kernel == "native"
+    assert choice.kernel in ("native", "portable")
     assert ("refuser", "it is Sunday") in choice.refused
     assert row_statistics(make()).lse.shape == (1, 2, 3)
 

@@ -23,6 +23,9 @@ from headwise.kernels.native.binding import Library
 from headwise.kernels.native.building import BuildError, build, compiler
 from headwise.kernels.protocol import STATISTICS, RowStatistics
 from headwise.measures.rows import counted
+from tests.compiled import needs_native
+
+pytestmark = needs_native
 
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headwise as hw
 from headwise.call import AttentionCall, Place
 from headwise.kernels.protocol import STATISTICS
+from tests.compiled import needs_native
 from tests.layer.textbook import close, shaken
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -239,6 +240,7 @@ def test_measuring_what_holds_no_numbers_is_refused() -> None:
         torch.func.grad(lambda x: mha(x, measure=True)[0].sum())(torch.randn(3, 5, 16))
 
 
+@needs_native
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"key_mask": torch.arange(7) < 5}, {"return_weights": True}])
 def test_without_gradients_one_kernel_gives_output_and_statistics(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
