@@ -166,7 +166,8 @@ def visible_keys(
     visible: Tensor | None = None
     if mask is not None:
         mask = cut(mask, rows, keys)
-        visible = mask if mask.dtype == torch.bool else mask > hide_below
+        # NaN hides nothing: a broken mask must show.
+        visible = mask if mask.dtype == torch.bool else ~(mask <= hide_below)
     alignment = causal_alignment(causal)
     if alignment is None and window is None:
         return visible

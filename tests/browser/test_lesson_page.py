@@ -339,8 +339,8 @@ def test_exercises_are_checked(lesson: Callable[..., Lesson]) -> None:
 def test_answers_in_many_ways_of_writing(lesson: Callable[..., Lesson]) -> None:
     one = lesson()
     ways = {
-        "count": (["8e6", "8 000 000", "８０００000", "8.000.000"], ["8", "eight", "800000"]),
-        "softmax": ([".7", "0。7", "0.70"], ["7", "-0.7"]),
+        "count": (["8e6", "8 000 000", "８０００000", "8.000.000"], ["8", "800000"]),
+        "softmax": ([".7", "0。7", "0.70", "7/10"], ["7", "-0.7"]),
         "entropy": (["1,386", "1.39"], ["1386", "0"]),
     }
     for exercise, (right, wrong) in ways.items():
@@ -349,6 +349,11 @@ def test_answers_in_many_ways_of_writing(lesson: Callable[..., Lesson]) -> None:
             item.locator("input").fill(typed)
             item.locator("input").press("Enter")
             assert item.locator(".verdict").inner_text() == verdict, typed
+            assert item.locator(".because").is_visible() == (verdict == "Correct."), typed
+        for typed in ("eight", "1/0", "7/", "1/2/3"):
+            item.locator("input").fill(typed)
+            item.locator("input").press("Enter")
+            assert item.locator(".verdict").inner_text() == "not a number", typed
 
 
 def test_the_page_can_open_with_other_numbers(lesson: Callable[..., Lesson]) -> None:

@@ -372,7 +372,7 @@ def test_reorder_is_beam_search() -> None:
         close(mha(x[index, 4:], causal=True, cache=cache), mha(x[index], causal=True)[:, 4:])
         mha(x, c, cache=cross)
         cross.reorder(torch.tensor([2, 0, 0]))
-        close(mha(x, c, cache=cross), mha(x, c[[2, 0, 0]]))
+        close(mha(x, c[[2, 0, 0]], cache=cross), mha(x, c[[2, 0, 0]]))
     with pytest.raises(ValueError, match=r"reorder: expected one dimension.*got \(1, 4\)"):
         cache.reorder(index[None])
     hw.KVCache().reorder(index)  # nothing to do

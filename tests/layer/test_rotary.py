@@ -147,7 +147,7 @@ def test_odd_widths_are_refused(dim: Any) -> None:
 
 
 def test_what_does_not_fit_is_told() -> None:
-    with pytest.raises(ValueError, match="base: expected a positive number; got 0"):
+    with pytest.raises(ValueError, match="base: expected a positive, finite number; got 0"):
         hw.RotaryEmbedding(4, base=0)
     rope = hw.RotaryEmbedding(8)
     with pytest.raises(ValueError, match=r"turns dim = 8 features, but the heads are 3 wide: use RotaryEmbedding\(he"):

@@ -78,7 +78,7 @@ def _is_cross(caller: Running | None, num_queries: int, num_keys: int, causal: b
         return False
     if mask is None or mask.dim() < 2 or mask.shape[-2] == 1:
         return True
-    visible = mask if mask.dtype == torch.bool else mask > HIDE_BELOW
+    visible = mask if mask.dtype == torch.bool else ~(mask <= HIDE_BELOW)
     # Under causality the last row sees a key that the first does not.
     last = visible[..., -1, :] & ~visible[..., 0, :]
     return not bool(last.any())

@@ -192,7 +192,7 @@ def _sees(call: AttentionCall, key: Tensor, defined: Tensor) -> Tensor:
         b = max(mask.shape[0], index.shape[0])
         mask = mask.expand(b, mask.shape[1], N, M)
         entry = mask.gather(-1, index[:, None, :, None].expand(b, mask.shape[1], N, 1)).squeeze(-1)
-        visible = visible & (entry if entry.dtype == torch.bool else entry > call.hide_below)
+        visible = visible & (entry if entry.dtype == torch.bool else ~(entry <= call.hide_below))
     alignment = causal_alignment(call.causal)
     left, right = window_sides(call.window)
     offset = M - N if alignment == "lower_right" else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -19,16 +19,17 @@ class KVCache:
     eq. 1 (after norm and position), and not repeated (GQA).
 
     Without autograd, memory doubles when it is full, so that n tokens cost O(n) copies; where a graph is needed, keys
-    are concatenated. Tensors that it gave out are never written to. `copy.copy(cache)` gives a second cache that
-    goes on by itself.
+    are concatenated. Tensors that it gave out are never written to. `copy.copy(cache)` gives a second cache that goes
+    on by itself. Changes of a context that torch does not count (through `.data`, or in inference mode) are not seen:
+    `reset()` the cache.
     """
 
     _k: Tensor | None  # [B, H_kv, room, d_k]
     _v: Tensor | None  # [B, H_kv, room, d_v]
     _length: int
-    _layer: int | None
+    _layer: object
     _context: Tensor | None
-    _context_version: int
+    _context_version: tuple[int, ...]
     _with_graph: bool
 
     def __init__(self) -> None:
@@ -77,7 +78,11 @@ class KVCache:
         return self._k[:, :, :end], self._v[:, :, :end]
 
     def of_context(
-        self, context: Tensor, dtype: torch.dtype, project: Callable[[Tensor], tuple[Tensor, Tensor]]
+        self,
+        context: Tensor,
+        dtype: torch.dtype,
+        project: Callable[[Tensor], tuple[Tensor, Tensor]],
+        parameters: Iterable[Tensor] = (),
     ) -> tuple[Tensor, Tensor]:
         """The projected context of cross-attention.
 
@@ -86,6 +91,7 @@ class KVCache:
                 projected once.
             dtype: Dtype of the queries; keys in another (autocast was on, now it is off) are made anew.
             project: Makes keys `[B, H_kv, M, d_k]` and values `[B, H_kv, M, d_v]` of it.
+            parameters: What `project` multiplies with; when they change, the context is projected anew.
 
         Returns:
             The keys and values.
@@ -98,32 +104,35 @@ class KVCache:
                 "KVCache: it holds keys of self-attention, and now came a context for cross-attention: "
                 "use one cache for each, or reset() it"
             )
+        version = tuple(_version(tensor) for tensor in (context, *parameters))
         if self._k is not None and self._v is not None and self._k.dtype == dtype:
-            same = self._context is context and self._context_version == _version(context)
+            same = self._context is context and self._context_version == version
             # What was projected without a graph would leave the projection without a gradient.
             if same and (self._with_graph or not torch.is_grad_enabled()):
                 return self._k, self._v
         self._k, self._v = project(context)
         self._length = self._k.shape[2]
-        self._context, self._context_version = context, _version(context)
+        self._context, self._context_version = context, version
         self._with_graph = torch.is_grad_enabled()
         return self._k, self._v
 
     def claim(self, layer: object) -> None:
-        """Note that this layer fills the cache.
+        """Note which layer fills the cache, by an object that stands for it.
 
         Raises:
             ValueError: Another one has filled it.
         """
         if self._layer is None or not self._length:
-            self._layer = id(layer)
-        elif self._layer != id(layer):
+            self._layer = layer
+        elif self._layer is not layer:
             raise ValueError(
                 "KVCache: another layer has filled this cache: give each layer its own, or reset() it to use it anew"
             )
 
     def reorder(self, index: Tensor) -> None:
         """Put other sequences in the rows: row i becomes what row `index[i]` was (beam search).
+
+        A projected context is forgotten: the next call projects the one it is given.
 
         Args:
             index: Integers `[B']`; a row can be taken several times, or not at all.
@@ -135,7 +144,10 @@ class KVCache:
             raise ValueError(
                 f"KVCache: reorder: expected one dimension, a row for each new row; got {tuple(index.shape)}"
             )
-        if self._k is not None and self._v is not None:
+        if self._context is not None:
+            self._k = self._v = self._context = None
+            self._length = 0
+        elif self._k is not None and self._v is not None:
             index = index.to(self._k.device)
             self._k = self._k[:, :, : self._length].index_select(0, index)
             self._v = self._v[:, :, : self._length].index_select(0, index)
@@ -158,7 +170,7 @@ class KVCache:
     def reset(self) -> None:
         """Forget everything, so that it can be used for anything."""
         self._k = self._v = self._context = self._layer = None
-        self._length = self._context_version = 0
+        self._length, self._context_version = 0, ()
         self._with_graph = False
 
     def __copy__(self) -> KVCache:

@@ -89,7 +89,7 @@ def statistics_beside(q: Tensor, k: Tensor, limits: Limits, place: Place) -> Row
         # Kernels choose their tiles by what the mask hides, which no graph can hold.
         outside: Callable[..., RowStatistics] = torch.compiler.disable(statistics_beside)
         return outside(q, k, limits, place)
-    _check_measurable(q)
+    _check_measurable(q, k)
     with _without_autocast(q.device.type), _full_precision():
         return row_statistics(AttentionCall(q, k, mask=limits.mask, causal=limits.causal, place=place))
 
@@ -107,7 +107,7 @@ def heads_and_statistics(
         return None
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, limits.mask)):
         return None
-    _check_measurable(q)
+    _check_measurable(q, k)
     B, H, N, _ = q.shape
     heads = torch.empty(B, N, H, v.shape[-1], dtype=q.dtype).transpose(1, 2)  # joining them copies nothing
     call = AttentionCall(q.detach(), k.detach(), v.detach(), mask=limits.mask, causal=limits.causal, place=place)
@@ -116,7 +116,12 @@ def heads_and_statistics(
     return None if statistics is None else (heads, statistics)
 
 
-def _check_measurable(x: Tensor) -> None:
+def _check_measurable(x: Tensor, k: Tensor) -> None:
+    if 0 in x.shape or 0 in k.shape:
+        raise ValueError(
+            f"MultiHeadAttention: measure=True: expected at least one sequence, query and key; got queries "
+            f"{tuple(x.shape)} and keys {tuple(k.shape)}: there is nothing to measure"
+        )
     if x.device.type == "meta":
         raise ValueError("MultiHeadAttention: measure=True: meta tensors hold no numbers: measure on a real device")
     if torch._C._functorch.is_functorch_wrapped_tensor(x):

@@ -126,6 +126,14 @@ def _check_key_mask(key_mask: Tensor, sizes: tuple[int, int, int, int], cached: 
             f"MultiHeadAttention: key_mask: expected bool or 0/1 integers (True or 1 = a real key); got "
             f"{key_mask.dtype}: a mask to be added to the scores goes into mask"
         )
+    # Elsewhere looking at the numbers would wait for a device, or break a graph.
+    readable = key_mask.device.type == "cpu" and type(key_mask) is Tensor and not torch.compiler.is_compiling()
+    readable = readable and not torch._C._functorch.is_functorch_wrapped_tensor(key_mask)
+    if readable and key_mask.dtype != torch.bool and bool(((key_mask != 0) & (key_mask != 1)).any()):
+        raise ValueError(
+            "MultiHeadAttention: key_mask: expected bool or 0/1 integers (True or 1 = a real key); got other numbers: "
+            "for packed sequences pass mask = (ids[:, None, :, None] == ids[:, None, None, :])"
+        )
     expected = (sizes[0], sizes[3])
     if tuple(key_mask.shape) != expected:
         keys = f", {cached} cached keys and {sizes[3] - cached} new ones" if cached else ""

@@ -46,6 +46,9 @@ class MultiHeadAttention(nn.Module):
     - `out_proj.weight [d_model, H d_v]`: W^O transposed.
     - `q_norm.weight [d_k]`, `k_norm.weight [d_k]` with `qk_norm`.
 
+    They do not hold the number of heads: at one width, a layer of other heads loads them too, and computes another
+    function.
+
     Attributes:
         d_model: Width of the tokens.
         d_context: Width of the context's tokens.
@@ -110,6 +113,7 @@ class MultiHeadAttention(nn.Module):
         self.head_dim, self.value_head_dim = w.head_dim, w.value_head_dim
         self.dropout = dropout
         self.init = init
+        self._identity = object()  # stands for this layer in its caches
 
         whole = init == "fused"
         q = (w.q, xavier_bound(w.d_model, w.q if whole else w.head_dim))
@@ -162,7 +166,8 @@ class MultiHeadAttention(nn.Module):
                 `headwise.RotaryEmbedding`.
             cache: Keys and values of earlier calls of this layer. Not under activation checkpointing, which runs a
                 forward twice.
-            measure: Also return the row statistics, without holding N x M weights.
+            measure: Also return the row statistics, without holding N x M weights. In a compiled model it breaks the
+                graph, so not with `fullgraph=True`.
             return_weights: Also return the weights of every head, before dropout; they hold N x M numbers a head.
 
         Returns:
@@ -173,6 +178,8 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ValueError: Shapes or dtypes that do not fit: what was expected, what came, what to do.
         """
+        if cache is not None and not isinstance(cache, KVCache):
+            raise ValueError(f"MultiHeadAttention: cache: expected a headwise.KVCache; got {type(cache).__name__}")
         batched = x.dim() != 2
         x, context, key_mask = checked_inputs(x, context, key_mask, self.widths)
         B, N, _ = x.shape
@@ -325,7 +332,7 @@ class MultiHeadAttention(nn.Module):
         w = self.widths
         q_proj, kv_proj = self.projections
         if cache is not None:
-            cache.claim(self)
+            cache.claim(self._identity)
         if context is None:
             q, k, v = q_proj(x).split((w.q, w.k, w.v), -1)  # one matrix product for all three
             past = 0 if cache is None else cache.length
@@ -339,7 +346,11 @@ class MultiHeadAttention(nn.Module):
             return self._in_heads(k, self.num_kv_heads, self.k_norm, position, 0), split_heads(v, self.num_kv_heads)
 
         q = self._in_heads(q_proj(x, slice(0, w.q)), self.num_heads, self.q_norm, position, 0)
-        return q, *(keys_and_values(context) if cache is None else cache.of_context(context, q.dtype, keys_and_values))
+        return q, *(
+            keys_and_values(context)
+            if cache is None
+            else cache.of_context(context, q.dtype, keys_and_values, kv_proj.parameters())
+        )
 
     def _in_heads(
         self, x: Tensor, num_heads: int, norm: nn.RMSNorm | nn.LayerNorm | None, position: Position | None, past: int

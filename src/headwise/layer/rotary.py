@@ -29,8 +29,8 @@ class RotaryEmbedding(nn.Module):
         super().__init__()
         if not isinstance(dim, int) or dim < 2 or dim % 2:
             raise ValueError(f"RotaryEmbedding: dim: expected an even number of features, 2 or more; got {dim!r}")
-        if not base > 0:
-            raise ValueError(f"RotaryEmbedding: base: expected a positive number; got {base!r}")
+        if not 0 < base < float("inf"):
+            raise ValueError(f"RotaryEmbedding: base: expected a positive, finite number; got {base!r}")
         self.dim = dim
         self.base = float(base)
         self.interleaved = interleaved
@@ -59,6 +59,11 @@ class RotaryEmbedding(nn.Module):
             raise ValueError(
                 f"RotaryEmbedding: positions: expected [N] or [B, N] with N = {x.shape[-2]}; "
                 f"got {tuple(positions.shape)}"
+            )
+        if positions.is_floating_point() or (positions.dim() == 2 and positions.shape[0] not in (1, x.shape[0])):
+            raise ValueError(
+                f"RotaryEmbedding: positions: expected integers [N], or [B, N] with B = {x.shape[0]}; "
+                f"got {positions.dtype} {tuple(positions.shape)}"
             )
         exact = torch.promote_types(x.dtype, torch.float32)
         t = torch.arange(0, self.dim, 2, dtype=exact, device=x.device) / self.dim  # [dim / 2]

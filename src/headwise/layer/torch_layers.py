@@ -28,6 +28,8 @@ def from_torch(cls: type[Layer], module: nn.MultiheadAttention) -> Layer:
             "transpose its input and output",
             stacklevel=3,
         )
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)):
+        warnings.warn("from_torch: hooks are not taken over: register them on the new layer", stacklevel=3)
     layer = cls(
         module.embed_dim, module.num_heads, d_context=module.kdim, bias=module.in_proj_bias is not None,
         dropout=module.dropout, device="meta", dtype=weight.dtype,

@@ -79,6 +79,7 @@ def _choose(lesson: Lesson, step: int, read: Callable[[str], str]) -> None:
             right = chosen == found["right"]
             lesson.say(lesson.ui["right" if right else "wrong"], "bold green" if right else "bold yellow")
             return
+        lesson.say(lesson.ui["no_choice"].format(letters=letters))
 
 
 def _solve(lesson: Lesson, i: int, exercise: dict[str, Any], read: Callable[[str], str]) -> None:

@@ -38,7 +38,7 @@ struct Call {
 struct Loop {
   int64_t (*rows)(const Call&);      // rows of one block
   size_t (*scratch)(const Call&);    // bytes that a thread needs
-  // The rows r0.. of the query heads of (b, group); false if a query is not finite or huge.
+  // The rows r0.. of the query heads of (b, group); false if a query or bias is not finite, or huge.
   bool (*block)(const Call&, int64_t b, int64_t group, int64_t r0, char* scratch);
   bool (*finite)(const Call&, int64_t b, int64_t kv_head);  // whether all keys are, and none is huge
 };

@@ -12,6 +12,8 @@
 //
 // Sums leave the first key out (a sink that holds nearly all the weight must not drown the rest); it is added at the
 // end. See docs/measures.md for the statistics.
+#include <cfloat>
+
 #include "call.h"
 #include "vectors.h"
 
@@ -132,6 +134,7 @@ class Block {
     Block block(a, b, scratch);
     if (!block.gather(group, r0)) return false;
     block.attend();
+    if (any(block.odd)) return false;
     block.write();
     return true;
   }
@@ -141,6 +144,7 @@ class Block {
   const int64_t b;
   int64_t kv_head = 0;
   Rows rows_;
+  IVec odd = IVec{};  // where a bias was NaN or +infinity
   Sums<C>* sums;
   float *q, *out, *S, *k_tile, *v_tile;
 
@@ -216,7 +220,7 @@ class Block {
   }
 
   // A mask that is the same for all rows (key padding) may hide a whole tile.
-  bool hidden_from_all(int64_t j0, int keys) const {
+  bool hidden_from_all(int64_t j0, int keys) {
     if (!a.mask_kind || a.mask_stride[2] || (a.mask_stride[1] && rows_.head[0] != rows_.head[rows_.count - 1])) return false;
     for (int j = 0; j < keys; j++)
       if (bias(0, j0 + j) != -kInfinity) return false;
@@ -224,10 +228,11 @@ class Block {
   }
 
   // What the mask adds to row i's score of key j.
-  inline __attribute__((always_inline)) float bias(int i, int64_t j) const {
+  inline __attribute__((always_inline)) float bias(int i, int64_t j) {
     const int64_t at = b * a.mask_stride[0] + rows_.head[i] * a.mask_stride[1] + rows_.n[i] * a.mask_stride[2] + j * a.mask_stride[3];
     if (a.mask_kind == headwise::kBool) return ((const uint8_t*)a.mask)[at] ? 0.f : -kInfinity;
     const float x = ((const float*)a.mask)[at];
+    if (!(x <= FLT_MAX)) odd = isplat(-1);
     return x > a.hide_below ? x : -kInfinity;
   }
 
@@ -318,6 +323,7 @@ class Block {
               square[i] = wide != 0 ? Vec{} : splat(-kInfinity);
             } else {
               const Vec x = *(const LooseVec*)((const float*)a.mask + at);
+              odd |= ~(x <= FLT_MAX);
               square[i] = x > a.hide_below ? x : splat(-kInfinity);
             }
           } else {

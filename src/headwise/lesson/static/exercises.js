@@ -15,7 +15,8 @@ const exercises = (state, numbers) => [
         done = view.done.has(id),
         tried = view.checked.get(id);
       const hinted = view.hints.has(id),
-        open = done || view.everything;
+        open = (done && tried !== false) || view.everything,
+        verdict = tried ? "correct" : readings(view.answers.get(id) ?? "").length ? "incorrect" : "invalid";
       return el(
         "li",
         { class: done ? "done" : null },
@@ -40,7 +41,7 @@ const exercises = (state, numbers) => [
         el(
           "div",
           { role: "status" },
-          tried !== undefined && el("p", { class: tried ? "verdict right" : "verdict wrong" }, ui(tried ? "correct" : "incorrect")),
+          tried !== undefined && el("p", { class: tried ? "verdict right" : "verdict wrong" }, ui(verdict)),
         ),
         el("p", { class: `hint-text${hinted ? " shown" : ""}` }, ui("hint"), ui("colon"), inline(exercise.hint, state, numbers)),
         el("p", { class: `because${open ? " shown" : ""}` }, inline(exercise.because, state, numbers)),

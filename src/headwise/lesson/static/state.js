@@ -44,7 +44,10 @@ const readings = (text) => {
 };
 
 /** @param {string} written */
-const parsedPlainly = (written) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(written) ? Number(written) : NaN);
+const parsedPlainly = (written) => {
+  const [over, under, more] = written.split("/").map((part) => (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(part) ? Number(part) : NaN));
+  return more === undefined ? over / (under ?? 1) : NaN;
+};
 
 /** A token as it may stand in the state: no half characters, no novels. @param {string} text */
 const cleaned = (text) =>
