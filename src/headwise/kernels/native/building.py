@@ -19,7 +19,17 @@ SOURCES = Path(__file__).parent
 NAME = "rows.bin"
 """The library's file name, on every system: with .so Python would take it for a module of its own."""
 
-SOURCE_FILES = ("call.h", "entry.cpp", "export.h", "moments.cpp", "parallel.cpp", "parallel.h", "rows.cpp", "vectors.h")
+SOURCE_FILES = (
+    "call.h",
+    "entry.cpp",
+    "export.h",
+    "moments.cpp",
+    "parallel.cpp",
+    "parallel.h",
+    "products.h",
+    "rows.cpp",
+    "vectors.h",
+)
 
 FLAGS = (
     "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
