@@ -17,7 +17,9 @@ import torch
 
 import headwise
 from headwise.cli.profiling import parse_layers
+from headwise.kernels.native import NativeKernel
 from headwise.models import opening
+from tests.compiled import needs_native
 from tests.models.small import POSITIONS, save_bart, save_bert, save_llama
 
 if TYPE_CHECKING:
@@ -259,3 +261,17 @@ def test_a_failed_verification_has_an_exit_code_of_its_own(
     assert result.code == 5
     assert "NOT VERIFIED" in result.out and "not verified" in result.err
     assert (tmp_path / "page.html").exists()
+
+
+@needs_native
+def test_fused_gives_the_same_table(run: Any, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    attend = NativeKernel.attend
+    monkeypatch.setattr(NativeKernel, "attend", lambda *given: ran.append(1) or attend(*given))
+    plain = run("profile", tiny, "--text", "the lamp on the table", "--json")
+    assert ran == []
+    fused = run("profile", tiny, "--text", "the lamp on the table", "--fuse", "--verify", "--json")
+    assert ran
+    assert fused.code == 0
+    one, other = (json.loads(result.out)["heads"] for result in (plain, fused))
+    assert [head["entropy"] for head in one] == pytest.approx([head["entropy"] for head in other], abs=1e-5)

@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", metavar="LIST", help="only these: 0,3-5, or module paths")
     parser.add_argument("--window", metavar="N", type=_count, help="tokens of a window of --file")
     parser.add_argument("--batch-size", metavar="N", type=_count, help="windows read at once")
+    parser.add_argument(
+        "--fuse", action="store_true", help="let one kernel give output and statistics: faster, on CPUs"
+    )
     parser.add_argument("--verify", action="store_true", help="compare weights times values with the model's output")
     parser.add_argument("--trust-remote-code", action="store_true", help="let the model's repository run its own code")
     parser.add_argument(
@@ -67,7 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         cut = windows.whole(opened, text)
     else:
         cut = windows.cut(opened, text, arguments.window)
-    recorded = recording.record(opened, cut, batch_size=arguments.batch_size, layers=layers, verify=arguments.verify)
+    recorded = recording.record(
+        opened, cut, batch_size=arguments.batch_size, layers=layers, fuse=arguments.fuse, verify=arguments.verify
+    )
     profile = recorded.profile
     soundness.require_sound(profile, opened, layers)
     source = "--text" if arguments.text is not None else "stdin" if arguments.file == "-" else arguments.file
