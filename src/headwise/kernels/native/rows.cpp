@@ -37,6 +37,18 @@ struct Rows {
   int64_t head[kMost], n[kMost], low[kMost], high[kMost], own[kMost], first[kMost];
 };
 
+// The smallest and the largest of a panel's rows, so that most tiles need not look at each row.
+struct Range {
+  int64_t least = INT64_MAX, most = INT64_MIN;
+  void take(int64_t x) {
+    least = x < least ? x : least;
+    most = x > most ? x : most;
+  }
+};
+struct Ranges {
+  Range low, high, own, first;
+};
+
 // Sums of P rows without the first key. Weights are 2^(s log2(e) - shift), shift = the running maximum times log2(e) as
 // a float: the product inside is not rounded (a fused multiply-add), so that large scores that lie close keep their
 // differences, and shift's own rounding is the same for all weights of a row. Moments are in units of ln 2.
@@ -74,6 +86,7 @@ class Block {
   const int64_t b;
   int64_t kv_head = 0;
   Rows rows_;
+  Ranges ranges[kMost / W];
   IVec odd = IVec{};  // where a bias was NaN or +infinity
   Sums<C>* sums;
   float *q, *out, *S, *k_tile, *v_tile;
@@ -105,6 +118,9 @@ class Block {
       if (rows_.high[i] < rows_.low[i]) rows_.high[i] = rows_.low[i];
       rows_.own[i] = a.own[b * a.own_stride + n];
       rows_.first[i] = a.first[b * a.first_stride + n];
+      Ranges& range = ranges[i / P];
+      range.low.take(rows_.low[i]), range.high.take(rows_.high[i]);
+      range.own.take(rows_.own[i]), range.first.take(rows_.first[i]);
       float* to = q + (size_t)(i / P) * P * a.d_k + i % P;
       const int64_t from = b * a.q_stride[0] + head * a.q_stride[1] + n * a.q_stride[2];
       for (int64_t d = 0; d < a.d_k; d++) {
@@ -168,11 +184,8 @@ class Block {
 
   void panel(int p, int64_t j0, int keys, const float* k, int64_t k_stride, const float* v, int64_t v_stride) {
     const int i0 = p * P, valid = rows_.count - i0 < P ? rows_.count - i0 : P;
-    int64_t low = a.M, high = 0, last_low = 0, first_high = a.M;
-    for (int i = i0; i < i0 + P; i++) {
-      low = rows_.low[i] < low ? rows_.low[i] : low, last_low = rows_.low[i] > last_low ? rows_.low[i] : last_low;
-      high = rows_.high[i] > high ? rows_.high[i] : high, first_high = rows_.high[i] < first_high ? rows_.high[i] : first_high;
-    }
+    const Ranges& range = ranges[p];
+    const int64_t low = range.low.least, high = range.high.most;
     if (j0 >= high || j0 + keys <= low) return;
     if (j0 + keys > high) keys = (int)(high - j0);
 
@@ -184,20 +197,24 @@ class Block {
     for (; j + R <= keys; j += R) score_rows<R, C>(queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top);
     if (j < keys) Rest<R - 1, C>::score(keys - j, queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top);
 
-    const bool limited = last_low > j0 || first_high < j0 + keys;
+    const bool limited = range.low.most > j0 || range.high.least < j0 + keys;
     if (a.softcap > 0) cap(keys);
-    const bool masked = a.mask_kind && (a.mask_stride[2] ? mask_rows(i0, valid, j0, keys) : mask_keys(i0, j0, keys));
+    const bool by_row = a.mask_kind && a.mask_stride[2];
+    bool stale = limited || (a.softcap > 0 && !by_row);  // the maximum was taken before scores changed
+    if (by_row) mask_rows(i0, valid, j0, keys, sum.top, top);
+    else if (a.mask_kind) stale |= mask_keys(i0, j0, keys);
     if (limited) limit(i0, j0, keys);
-    if (a.softcap > 0 || masked || limited)
+    if (stale)
       for (int c = 0; c < C; c++) {
         Vec m = sum.top[c];
         for (int r = 0; r < keys; r++) m = vmax(m, *(Vec*)(S + r * P + c * W));
         top[c] = m;
       }
     find_largest(sum, top, j0, keys);
-    const bool apart = pick(sum, i0, j0, keys);
+    const bool apart = pick(sum, range, i0, j0, keys);
     Vec alpha[C];
-    const bool before = own_range(i0, j0, keys, 1), after = own_range(i0, j0, keys, -1);
+    // Whether the tile's keys all lie before, or after, the own keys of all rows.
+    const bool before = range.own.least >= j0 + keys - 1, after = range.own.most <= j0;
     for (int c = 0; c < C; c++) {
       if (before) alpha[c] = sum_weights<1>(sum, c, top[c], i0, j0, keys);
       else if (after) alpha[c] = sum_weights<-1>(sum, c, top[c], i0, j0, keys);
@@ -235,10 +252,11 @@ class Block {
     return changed;
   }
 
-  // A mask by row and key: W x W squares of it, transposed in registers.
-  bool mask_rows(int i0, int valid, int64_t j0, int keys) {
+  // A mask by row and key: W x W squares of it, transposed in registers. The maximum is taken anew, from `before` on.
+  void mask_rows(int i0, int valid, int64_t j0, int keys, const Vec* before, Vec* top) {
     const bool bytes = a.mask_kind == headwise::kBool, dense = a.mask_stride[3] == 1;
-    for (int c = 0; c < C; c++)
+    for (int c = 0; c < C; c++) {
+      Vec m = before[c];
       for (int j = 0; j < keys; j += W) {
         Vec square[W];
         const int width = keys - j < W ? keys - j : W;
@@ -261,9 +279,14 @@ class Block {
           }
         }
         transpose(square);
-        for (int t = 0; t < width; t++) *(Vec*)(S + (j + t) * P + c * W) += square[t];
+        for (int t = 0; t < width; t++) {
+          Vec* s = (Vec*)(S + (j + t) * P + c * W);
+          *s += square[t];
+          m = vmax(m, *s);
+        }
       }
-    return true;
+      top[c] = m;
+    }
   }
 
   // Causal and window limits: row i sees keys low[i] .. high[i] - 1.
@@ -294,7 +317,10 @@ class Block {
   }
 
   // Scores of the own key, its neighbours and the first key; the first leaves the tile. Whether any did.
-  bool pick(Sums<C>& sum, int i0, int64_t j0, int keys) {
+  bool pick(Sums<C>& sum, const Ranges& range, int i0, int64_t j0, int keys) {
+    const bool near_own = range.own.most >= j0 - 1 && range.own.least <= j0 + keys;
+    const bool near_first = range.first.most >= j0 && range.first.least < j0 + keys;
+    if (!near_own && !near_first) return false;
     bool apart = false;
     for (int i = 0; i < P; i++) {
       const int64_t own = rows_.own[i0 + i] - j0, first = rows_.first[i0 + i] - j0;
@@ -321,13 +347,6 @@ class Block {
         if (rows_.first[i0 + c * W + i] >= 0 && first >= 0 && first < keys && sum.first[c][i] != -kInfinity) S[first * P + c * W + i] = weight[i];
       }
     }
-  }
-
-  // Whether the tile's keys all lie on one side (1: before, -1: after) of the own keys of all rows.
-  bool own_range(int i0, int64_t j0, int keys, int side) const {
-    for (int i = i0; i < i0 + P; i++)
-      if (side > 0 ? rows_.own[i] < j0 + keys - 1 : rows_.own[i] > j0) return false;
-    return true;
   }
 
   // Weights of the lanes of column c and their sums; the factor by which what was summed before shrinks.
