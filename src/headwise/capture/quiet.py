@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from headwise.kernels.precision import full_precision, without_autocast
+
 
 @contextmanager
 def quiet(device: torch.device) -> Iterator[None]:
@@ -17,20 +19,6 @@ def quiet(device: torch.device) -> Iterator[None]:
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch.no_grad())
         for kind in {"cpu", device.type}:
-            if torch.amp.is_autocast_available(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        stack.enter_context(_full_precision())
+            stack.enter_context(without_autocast(kind))
+        stack.enter_context(full_precision())
         yield
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

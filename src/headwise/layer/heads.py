@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from headwise.call import AttentionCall, Place
 from headwise.equations import bias_of, repeat_heads, scores, visible_keys, weights
 from headwise.kernels import RowStatistics, fused_attention, row_statistics
+from headwise.kernels.precision import full_precision, without_autocast
 from headwise.layer.masks import Limits
 from headwise.layer.widths import Widths
 
@@ -70,7 +70,7 @@ def split_parameters(q: nn.Linear, kv: nn.Linear, out: nn.Linear, widths: Widths
 def weights_beside(q: Tensor, k: Tensor, limits: Limits) -> Tensor:
     """The weights `[B, H, N, M]` of a fused call, before dropout; differentiable."""
     exact = torch.promote_types(q.dtype, torch.float32)
-    with _without_autocast(q.device.type):
+    with without_autocast(q.device.type):
         keys = repeat_heads(k.to(exact), q.shape[1])
         s = scores(q.to(exact), keys, bias=bias_of(limits.mask, exact))
         visible = visible_keys(
@@ -90,7 +90,7 @@ def statistics_beside(q: Tensor, k: Tensor, limits: Limits, place: Place) -> Row
         outside: Callable[..., RowStatistics] = torch.compiler.disable(statistics_beside)
         return outside(q, k, limits, place)
     _check_measurable(q, k)
-    with _without_autocast(q.device.type), _full_precision():
+    with without_autocast(q.device.type), full_precision():
         return row_statistics(AttentionCall(q, k, mask=limits.mask, causal=limits.causal, place=place))
 
 
@@ -111,7 +111,7 @@ def heads_and_statistics(
     B, H, N, _ = q.shape
     heads = torch.empty(B, N, H, v.shape[-1], dtype=q.dtype).transpose(1, 2)  # joining them copies nothing
     call = AttentionCall(q.detach(), k.detach(), v.detach(), mask=limits.mask, causal=limits.causal, place=place)
-    with _without_autocast("cpu"):
+    with without_autocast("cpu"):
         statistics = fused_attention(call, heads)
     return None if statistics is None else (heads, statistics)
 
@@ -129,19 +129,3 @@ def _check_measurable(x: Tensor, k: Tensor) -> None:
             "MultiHeadAttention: measure=True: numbers cannot be read inside a torch.func transform (grad, vmap): "
             "measure in a plain call"
         )
-
-
-def _without_autocast(kind: str) -> AbstractContextManager[object]:
-    if kind == "meta" or not torch.amp.is_autocast_available(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

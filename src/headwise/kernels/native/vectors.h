@@ -20,7 +20,6 @@ constexpr float kLog2E = 1.44269504088896340736f;
 HW_INLINE Vec splat(float x) { return x - Vec{}; }
 HW_INLINE IVec isplat(int32_t x) { return x - IVec{}; }
 HW_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
-HW_INLINE Vec vmin(Vec a, Vec b) { return a < b ? a : b; }
 
 HW_INLINE bool any(IVec mask) {
   int32_t all = 0;
