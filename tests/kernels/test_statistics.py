@@ -327,6 +327,16 @@ def test_fully_masked_rows_leave_no_nan_in_the_weights(dtype: torch.dtype, sink:
     assert not counted(s)[1, 2].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_masked_row_under_a_sink_logit_of_minus_infinity(dtype: torch.dtype) -> None:
+    mask = torch.ones(9, 9, dtype=torch.bool)
+    mask[3] = False
+    s = row_statistics(make(N=9, mask=mask, dtype=dtype, sinks=torch.full((4,), -INF, dtype=dtype)))
+    assert (s.lse[:, :, 3] == -INF).all()
+    for name in ("own", "first", "largest", "ipr", "sink", "rest"):
+        assert (getattr(s, name)[:, :, 3] == 0).all(), name
+
+
 def test_every_row_masked() -> None:
     s = row_statistics(make(N=5, mask=torch.zeros(5, 5, dtype=torch.bool)))
     assert not counted(s).any()

@@ -107,7 +107,6 @@ class Block {
     const int64_t all = stacked ? a.G * a.N : a.N, h0 = stacked ? group * a.G : group;
     rows_.count = (int)(all - r0 < rows() ? all - r0 : rows());
     kv_head = h0 / a.G;
-    bool small = true;
     for (int i = 0; i < rows(); i++) {
       const int64_t at = r0 + (i < rows_.count ? i : rows_.count - 1), n = at % a.N, head = h0 + at / a.N;
       rows_.head[i] = head, rows_.n[i] = n;
@@ -121,14 +120,9 @@ class Block {
       Ranges& range = ranges[i / P];
       range.low.take(rows_.low[i]), range.high.take(rows_.high[i]);
       range.own.take(rows_.own[i]), range.first.take(rows_.first[i]);
-      float* to = q + (size_t)(i / P) * P * a.d_k + i % P;
-      const int64_t from = b * a.q_stride[0] + head * a.q_stride[1] + n * a.q_stride[2];
-      for (int64_t d = 0; d < a.d_k; d++) {
-        const float x = i < rows_.count ? load(a.q, from + d * a.q_stride[3], a.type) : 0.f;
-        to[d * P] = x * a.scale;
-        small &= fabsf(to[d * P]) <= kLarge;
-      }
     }
+    bool small = true;
+    for (int i = 0; i < rows(); i += W) small &= gather_queries(i);
     if (!small) return false;
     for (int p = 0; p < panels(); p++)
       for (int c = 0; c < C; c++) {
@@ -138,6 +132,32 @@ class Block {
       }
     if (a.v) memset(out, 0, sizeof(float) * panels() * P * a.d_v);
     return true;
+  }
+
+  // The queries of W rows, transposed; lanes beyond the last row get 0. False: a number is not finite, or huge.
+  bool gather_queries(int i0) {
+    float* const to = q + (size_t)(i0 / P) * P * a.d_k + i0 % P;
+    const bool dense = a.type == headwise::kFloat32 && a.q_stride[3] == 1;
+    IVec large = IVec{};
+    for (int64_t d = 0; d < a.d_k; d += W) {
+      const int width = (int)(a.d_k - d < W ? a.d_k - d : W);
+      Vec square[W];
+      for (int i = 0; i < W; i++) {
+        square[i] = Vec{};
+        if (i0 + i >= rows_.count) continue;
+        const int64_t from = b * a.q_stride[0] + rows_.head[i0 + i] * a.q_stride[1] + rows_.n[i0 + i] * a.q_stride[2] + d * a.q_stride[3];
+        if (dense && width == W) square[i] = *(const LooseVec*)((const float*)a.q + from);
+        else
+          for (int t = 0; t < width; t++) square[i][t] = load(a.q, from + t * a.q_stride[3], a.type);
+      }
+      transpose(square);
+      for (int t = 0; t < width; t++) {
+        const Vec x = square[t] * a.scale;
+        large |= ~(vmax(-x, x) <= kLarge);
+        *(Vec*)(to + (d + t) * P) = x;
+      }
+    }
+    return !any(large);
   }
 
   void attend() {
@@ -388,45 +408,87 @@ class Block {
   }
 
   void write() {
-    const int64_t plane = a.B * a.H * a.N;
-    for (int i = 0; i < rows_.count; i++) {
-      const Sums<C>& s = sums[i / P];
-      const int c = i % P / W, lane = i % W;
-      const double top = s.top[c][lane], sink = a.sinks ? a.sinks[rows_.head[i]] : -kInfinity, per_ln2 = kLog2E;
-      // The sink may stand above every score: all sums move to the larger of the two.
-      const double own_shift = s.shift[c][lane], sink_shift = sink * per_ln2;
-      const bool nothing = top == -kInfinity;
-      const double shift = nothing ? (a.sinks ? sink_shift : 0) : sink_shift > own_shift ? sink_shift : own_shift;
-      const double drop = nothing ? 0 : own_shift - shift, fall = nothing ? 0 : exp2(drop);
-      const auto weight = [&](float score) { return score == -kInfinity ? 0. : exp2(score * per_ln2 - shift); };
-      const double at_first = weight(s.first[c][lane]), at_sink = a.sinks ? exp2(sink_shift - shift) : 0;
-      const double keys = s.mass[c][lane] * fall;
-      double moment = (s.moment[c][lane] + drop * s.mass[c][lane]) * fall;
-      if (at_sink > 0) moment += at_sink * (sink_shift - shift);
-      const double mass = keys + at_sink, sum = mass + at_first, total = sum == 0 ? 1 : sum, log_total = log(total);
-      const double first_part = at_first > 0 ? at_first * (s.first[c][lane] * per_ln2 - shift) : 0;
-      const double walk = rows_.first[i] < 0 ? 0 : (double)(rows_.own[i] > rows_.first[i] ? rows_.own[i] - rows_.first[i] : rows_.first[i] - rows_.own[i]);
+    for (int i = 0; i < rows_.count; i += W) {
+      Vec factor;
+      write_statistics(i, factor);
+      if (a.v) write_output(i, factor);
+    }
+  }
 
-      float* to = a.statistics + (b * a.H + rows_.head[i]) * a.N + rows_.n[i];
-      to[headwise::kLse * plane] = sum == 0 ? -kInfinity : (float)(shift / per_ln2 + log_total);
-      to[headwise::kMaxScore * plane] = (float)top;
-      to[headwise::kEntropy * plane] = (float)(log_total - (moment + first_part) / total / per_ln2);
-      to[headwise::kLargest * plane] = (float)(nothing ? 0 : exp2(top * per_ln2 - shift) / total);
-      to[headwise::kOwn * plane] = (float)(weight(s.own[c][lane]) / total);
-      to[headwise::kPrevious * plane] = (float)(weight(s.previous[c][lane]) / total);
-      to[headwise::kNext * plane] = (float)(weight(s.next[c][lane]) / total);
-      to[headwise::kFirst * plane] = (float)(at_first / total);
-      to[headwise::kRest * plane] = (float)(mass / total);
-      to[headwise::kEntropyRest * plane] = mass > 0 ? (float)(log(mass) - moment / mass / per_ln2) : NAN;
-      to[headwise::kDistance * plane] = keys + at_first > 0 ? (float)((s.travelled[c][lane] * fall + at_first * walk) / (keys + at_first)) : NAN;
-      to[headwise::kIpr * plane] = (float)((s.squares[c][lane] * fall * fall + at_first * at_first) / (total * total));
-      to[headwise::kSink * plane] = (float)(at_sink / total);
-      a.argmax[(b * a.H + rows_.head[i]) * a.N + rows_.n[i]] = (int64_t)s.argmax[c][lane];
-      if (!a.v) continue;
-      const float factor = (float)(fall / total);
-      const float* from = out + (size_t)(i / P) * P * a.d_v + i % P;
-      const int64_t start = b * a.out_stride[0] + rows_.head[i] * a.out_stride[1] + rows_.n[i] * a.out_stride[2];
-      for (int64_t d = 0; d < a.d_v; d++) store(a.out, start + d * a.out_stride[3], a.type, from[d * P] * factor);
+  // The statistics of W rows, and the factor by which their outputs are still to be multiplied.
+  void write_statistics(int i0, Vec& factor) {
+    const Sums<C>& s = sums[i0 / P];
+    const int c = i0 % P / W;
+    const auto weight = [&](Vec score) { return widened(exp2_from_least(vmax(score * kLog2E - s.shift[c], splat(kLeast)))); };
+    const LVec nothing = widened(s.top[c]) == -kInfinity;
+    DVec shift = nothing ? DVec{} : widened(s.shift[c]), fall = nothing ? DVec{} : dsplat(1), drop = DVec{}, at_sink = DVec{}, sink_moment = DVec{};
+    if (a.sinks) {
+      for (int i = 0; i < W; i++) {
+        const double sink = a.sinks[rows_.head[i0 + i]] * (double)kLog2E;
+        // The sink may stand above every score: all sums move to the larger of the two.
+        const double highest = nothing[i] || sink > shift[i] ? sink : shift[i];
+        if (highest == -kInfinity) continue;
+        drop[i] = nothing[i] ? 0 : shift[i] - highest;
+        fall[i] *= exp2(drop[i]);
+        at_sink[i] = exp2(sink - highest);
+        sink_moment[i] = at_sink[i] > 0 ? at_sink[i] * (sink - highest) : 0;
+        shift[i] = highest;
+      }
+    }
+    const DVec at_first = weight(s.first[c]) * fall, keys = widened(s.mass[c]) * fall;
+    const DVec moment = (widened(s.moment[c]) + drop * widened(s.mass[c])) * fall + sink_moment;
+    const DVec mass = keys + at_sink, sum = mass + at_first, total = sum == 0. ? dsplat(1) : sum, one = 1. / total;
+    const DVec log_total = log_of(total), log_mass = log_of(mass > 0. ? mass : dsplat(1));
+    const DVec first_score = at_first > 0. ? widened(s.first[c]) * (double)kLog2E - shift : DVec{};
+    DVec walk;
+    for (int i = 0; i < W; i++) {
+      const int64_t own = rows_.own[i0 + i], first = rows_.first[i0 + i];
+      walk[i] = first < 0 ? 0. : (double)(own > first ? own - first : first - own);
+    }
+
+    const DVec none = dsplat(NAN);
+    Vec value[headwise::kStatistics];
+    value[headwise::kLse] = narrowed(sum == 0. ? dsplat(-kInfinity) : shift * kLn2 + log_total);
+    value[headwise::kMaxScore] = s.top[c];
+    value[headwise::kEntropy] = narrowed(log_total - (moment + at_first * first_score) * one * kLn2);
+    value[headwise::kLargest] = narrowed(weight(s.top[c]) * fall * one);
+    value[headwise::kOwn] = narrowed(weight(s.own[c]) * fall * one);
+    value[headwise::kPrevious] = narrowed(weight(s.previous[c]) * fall * one);
+    value[headwise::kNext] = narrowed(weight(s.next[c]) * fall * one);
+    value[headwise::kFirst] = narrowed(at_first * one);
+    value[headwise::kRest] = narrowed(mass * one);
+    value[headwise::kEntropyRest] = narrowed(mass > 0. ? log_mass - moment / mass * kLn2 : none);
+    value[headwise::kDistance] = narrowed(keys + at_first > 0. ? (widened(s.travelled[c]) * fall + at_first * walk) / (keys + at_first) : none);
+    value[headwise::kIpr] = narrowed((widened(s.squares[c]) * fall * fall + at_first * at_first) * one * one);
+    value[headwise::kSink] = narrowed(at_sink * one);
+    factor = narrowed(fall * one);
+
+    const int64_t plane = a.B * a.H * a.N, start = (b * a.H + rows_.head[i0]) * a.N + rows_.n[i0];
+    const int last = rows_.count - i0 < W ? rows_.count - i0 - 1 : W - 1;
+    const bool together = last == W - 1 && rows_.head[i0 + last] == rows_.head[i0];
+    for (int k = 0; k < headwise::kStatistics; k++) {
+      float* const to = a.statistics + k * plane;
+      if (together) *(LooseVec*)(to + start) = value[k];
+      else
+        for (int i = 0; i <= last; i++) to[(b * a.H + rows_.head[i0 + i]) * a.N + rows_.n[i0 + i]] = value[k][i];
+    }
+    for (int i = 0; i <= last; i++) a.argmax[(b * a.H + rows_.head[i0 + i]) * a.N + rows_.n[i0 + i]] = (int64_t)s.argmax[c][i];
+  }
+
+  void write_output(int i0, Vec factor) {
+    const float* const from = out + (size_t)(i0 / P) * P * a.d_v + i0 % P;
+    const bool dense = a.type == headwise::kFloat32 && a.out_stride[3] == 1;
+    for (int64_t d = 0; d < a.d_v; d += W) {
+      const int width = (int)(a.d_v - d < W ? a.d_v - d : W);
+      Vec square[W];
+      for (int t = 0; t < W; t++) square[t] = t < width ? *(const Vec*)(from + (d + t) * P) * factor : Vec{};
+      transpose(square);
+      for (int i = 0; i < W && i0 + i < rows_.count; i++) {
+        const int64_t to = b * a.out_stride[0] + rows_.head[i0 + i] * a.out_stride[1] + rows_.n[i0 + i] * a.out_stride[2] + d * a.out_stride[3];
+        if (dense && width == W) *(LooseVec*)((float*)a.out + to) = square[i];
+        else
+          for (int t = 0; t < width; t++) store(a.out, to + t * a.out_stride[3], a.type, square[i][t]);
+      }
     }
   }
 };

@@ -12,14 +12,22 @@ namespace HW_LEVEL {
 typedef float Vec __attribute__((vector_size(W * 4), may_alias));
 typedef int32_t IVec __attribute__((vector_size(W * 4), may_alias));
 typedef float LooseVec __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef double DVec __attribute__((vector_size(W * 8), may_alias));
+typedef int64_t LVec __attribute__((vector_size(W * 8), may_alias));
 typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
 
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLog2E = 1.44269504088896340736f;
+// Its inverse, to the digits of a double: exponents are counted in units of it.
+constexpr double kLn2 = 1 / (double)kLog2E;
 
 HW_INLINE Vec splat(float x) { return x - Vec{}; }
 HW_INLINE IVec isplat(int32_t x) { return x - IVec{}; }
 HW_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+
+HW_INLINE DVec dsplat(double x) { return x - DVec{}; }
+HW_INLINE DVec widened(Vec x) { return __builtin_convertvector(x, DVec); }
+HW_INLINE Vec narrowed(DVec x) { return __builtin_convertvector(x, Vec); }
 
 HW_INLINE bool any(IVec mask) {
   int32_t all = 0;
@@ -43,6 +51,22 @@ HW_INLINE Vec exp2_from_least(Vec x) {
   p = p * f + 6.931470037e-01f;
   p = p * f + 1.f;
   return (Vec)((IVec)p + ((IVec)whole << 23));
+}
+
+// ln x for normal x > 0: relative error 1e-10. x = 2^e m with m in [sqrt(1/2), sqrt(2)), ln m = 2 artanh((m - 1) / (m + 1)).
+HW_INLINE DVec log_of(DVec x) {
+  constexpr int64_t kHalf = 0x3fe6a09e667f3bcd;  // sqrt(1/2)
+  constexpr double kExponent = 6755399441055744.;  // 1.5 * 2^52: a whole number added to its bits is added to it
+  const LVec above = (LVec)x - kHalf, whole = above >> 52;
+  const DVec e = (DVec)(whole + (LVec)dsplat(kExponent)) - kExponent;
+  const DVec m = (DVec)((LVec)x - (whole << 52));
+  const DVec t = (m - 1.) / (m + 1.), y = t * t;
+  DVec series = dsplat(2. / 11);
+  series = series * y + 2. / 9;
+  series = series * y + 2. / 7;
+  series = series * y + 2. / 5;
+  series = series * y + 2. / 3;
+  return e * kLn2 + (t * y * series + 2. * t);
 }
 
 // tanh by its series below 1/4, else by 2^x: relative error 5e-7.
