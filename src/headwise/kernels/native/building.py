@@ -24,10 +24,12 @@ SOURCE_FILES = (
     "entry.cpp",
     "export.h",
     "moments.cpp",
+    "moments.h",
     "parallel.cpp",
     "parallel.h",
     "products.h",
     "rows.cpp",
+    "sums.h",
     "vectors.h",
 )
 

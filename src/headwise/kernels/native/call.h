@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "moments.h"
+
 namespace headwise {
 
 enum Type : int32_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
@@ -41,7 +43,12 @@ struct Loop {
   // The rows r0.. of the query heads of (b, group); false if a query or bias is not finite, or huge.
   bool (*block)(const Call&, int64_t b, int64_t group, int64_t r0, char* scratch);
   bool (*finite)(const Call&, int64_t b, int64_t kv_head);  // whether all keys are, and none is huge
+  // The sums of measure `at / H` of head `at % H`.
+  void (*sums)(const Moments&, const Run* runs, size_t count, int64_t at);
 };
+
+// The loop of a level.
+const Loop& loop_of(int32_t level);
 
 // Query heads that one block may hold: the G of one key-value head where N is small, else one.
 bool stacks_heads(const Call&, int64_t rows);

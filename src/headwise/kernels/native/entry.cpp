@@ -79,6 +79,8 @@ void run(void* data) {
   free(memory);
 }
 
+}  // namespace
+
 const Loop& loop_of(int32_t level) {
 #ifdef HW_X86
   if (level >= 2) return avx512::loop;
@@ -88,7 +90,6 @@ const Loop& loop_of(int32_t level) {
   return portable::loop;
 }
 
-}  // namespace
 }  // namespace headwise
 
 // The best level that this machine runs: see Call::level.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 import torch
 from torch import Tensor
@@ -17,10 +18,11 @@ class _Moments(ctypes.Structure):
     """`headwise::Moments`, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("values", "counted", "bins", "segments")),
+        *((name, ctypes.c_void_p) for name in ("values", "bins", "segments")),
         *((name, ctypes.c_int64) for name in ("K", "B", "H", "N", "P", "S", "bins_stride", "segments_stride")),
         *((name, ctypes.c_void_p) for name in (*_SUMS, *_BY_PART)),
         ("threads", ctypes.c_int64),
+        ("level", ctypes.c_int32),
     )
 
 
@@ -49,15 +51,18 @@ def moments(
         name: (K, H, B * S if name.startswith("cluster") else num_bins) for name in _BY_PART
     }
     made = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-    values, counted, bins = values.contiguous(), counted.expand(B, H, N).contiguous(), bins.contiguous()
+    values, bins = values.contiguous(), bins.contiguous()
+    if not bool(counted.all()):
+        values = values.masked_fill(~counted, math.nan)
     segment = None if segment is None else segment.contiguous()
     found.moments(
         _Moments(
-            values=values.data_ptr(), counted=counted.data_ptr(), bins=bins.data_ptr(),
+            values=values.data_ptr(), bins=bins.data_ptr(),
             segments=None if segment is None else segment.data_ptr(),
             K=K, B=B, H=H, N=N, P=num_bins, S=S, bins_stride=N if bins.shape[0] > 1 else 0,
             segments_stride=N if segment is not None and segment.shape[0] > 1 else 0,
             **{name: tensor.data_ptr() for name, tensor in made.items()}, threads=torch.get_num_threads(),
+            level=found.level,
         )
     )  # fmt: skip
     return made

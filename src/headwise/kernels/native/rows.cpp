@@ -16,6 +16,7 @@
 
 #include "call.h"
 #include "products.h"
+#include "sums.h"
 #include "vectors.h"
 
 namespace HW_LEVEL {
@@ -287,8 +288,7 @@ class Block {
           if (dense && width == W) {
             const int64_t at = b * a.mask_stride[0] + rows_.head[row] * a.mask_stride[1] + rows_.n[row] * a.mask_stride[2] + j0 + j;
             if (bytes) {
-              const IVec wide = __builtin_convertvector(*(const Bytes*)((const uint8_t*)a.mask + at), IVec);
-              square[i] = wide != 0 ? Vec{} : splat(-kInfinity);
+              square[i] = from_bytes((const uint8_t*)a.mask + at) != 0 ? Vec{} : splat(-kInfinity);
             } else {
               const Vec x = *(const LooseVec*)((const float*)a.mask + at);
               odd |= ~(x <= FLT_MAX);
@@ -522,6 +522,6 @@ static bool finite(const Call& a, int64_t b, int64_t kv_head) {
   return true;
 }
 
-extern const headwise::Loop loop = {rows, scratch, block, finite};
+extern const headwise::Loop loop = {rows, scratch, block, finite, sums};
 
 }  // namespace HW_LEVEL

@@ -5,6 +5,10 @@
 #include <cstring>
 #include <utility>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #define HW_INLINE static inline __attribute__((always_inline))
 
 namespace HW_LEVEL {
@@ -14,7 +18,6 @@ typedef int32_t IVec __attribute__((vector_size(W * 4), may_alias));
 typedef float LooseVec __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef double DVec __attribute__((vector_size(W * 8), may_alias));
 typedef int64_t LVec __attribute__((vector_size(W * 8), may_alias));
-typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
 
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLog2E = 1.44269504088896340736f;
@@ -28,6 +31,30 @@ HW_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
 HW_INLINE DVec dsplat(double x) { return x - DVec{}; }
 HW_INLINE DVec widened(Vec x) { return __builtin_convertvector(x, DVec); }
 HW_INLINE Vec narrowed(DVec x) { return __builtin_convertvector(x, Vec); }
+
+// W bytes as whole numbers. The intrinsics are there because GCC 12 makes poor code of the conversion.
+HW_INLINE IVec from_bytes(const uint8_t* bytes) {
+#if defined(__AVX512F__)
+  return (IVec)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)bytes));
+#elif defined(__AVX2__)
+  return (IVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)bytes));
+#else
+  IVec wide;
+  for (int i = 0; i < W; i++) wide[i] = bytes[i];
+  return wide;
+#endif
+}
+
+// Half a vector's numbers, as doubles in one register: GCC keeps a DVec in memory from turn to turn of a loop.
+typedef double Half __attribute__((vector_size(W * 4), may_alias));
+typedef float HalfFloats __attribute__((vector_size(W * 2)));
+template <int... I>
+HW_INLINE Half half_of(Vec x, int which, std::integer_sequence<int, I...>) {
+  const HalfFloats low = __builtin_shufflevector(x, x, I...), high = __builtin_shufflevector(x, x, (I + W / 2)...);
+  return __builtin_convertvector(which ? high : low, Half);
+}
+HW_INLINE Half low_half(Vec x) { return half_of(x, 0, std::make_integer_sequence<int, W / 2>{}); }
+HW_INLINE Half high_half(Vec x) { return half_of(x, 1, std::make_integer_sequence<int, W / 2>{}); }
 
 HW_INLINE bool any(IVec mask) {
   int32_t all = 0;
