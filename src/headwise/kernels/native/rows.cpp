@@ -379,21 +379,22 @@ class Block {
     const int64_t edge = Side > 0 ? j0 + keys - 1 : j0;
     for (int i = 0; i < W; i++) away[i] = (float)(rows_.own[i0 + c * W + i] - edge);
     Vec mass = Vec{}, moment = Vec{}, squares = Vec{}, travelled = Vec{};
-    float* s = S + c * W;
-    for (int j = 0; j < keys; j++, s += P) {
+    // Distances from the tile's edge need no product: a weight counts once for every key between it and the edge.
+    const int step = Side < 0 ? -P : P;
+    float* s = S + c * W + (Side < 0 ? (keys - 1) * P : 0);
+    for (int j = 0; j < keys; j++, s += step) {
       // From the limit on the weight is exactly 0, and x stays finite.
       const Vec x = vmax(*(Vec*)s * kLog2E - shift, splat(kLeast));
       const Vec weight = exp2_from_least(x);
       *(Vec*)s = weight;
-      mass += weight;
-      moment += weight * x;
-      squares += weight * weight;
-      if (Side > 0) travelled += weight * (float)(keys - 1 - j);
-      else if (Side < 0) travelled += weight * (float)j;
+      if (Side != 0) travelled += mass;
       else {
         const Vec d = away - (float)j;
         travelled += weight * vmax(d, -d);
       }
+      mass += weight;
+      moment += weight * x;
+      squares += weight * weight;
     }
     if (Side > 0) travelled += away * mass;
     else if (Side < 0) travelled -= away * mass;
