@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.call import AttentionCall, Place
 from headwise.kernels import Geometry, geometry, geometry_of
@@ -511,3 +512,50 @@ def test_geometry_is_frozen() -> None:
     g: Geometry = geometry_of(make(2))
     with pytest.raises(AttributeError):
         g.num_keys = 3  # type: ignore[misc]
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the elements of the largest tensor that an operation makes."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for one in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(one, Tensor):
+                self.largest = max(self.largest, one.untyped_storage().nbytes() // one.element_size())
+        return result
+
+
+@pytest.mark.parametrize("causal", [None, "upper_left", "lower_right"])
+@pytest.mark.parametrize("window", [None, 7, (3, 5)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_memory_is_linear_where_the_mask_is_the_same_for_every_row(causal: Any, window: Any, padded: bool) -> None:
+    N, M = 2_000, 3_000
+    mask = (torch.arange(M) < M - 40)[None, None, None, :] if padded else None
+    call = make(N, M, causal=causal, window=window, mask=mask)
+    with LargestTensor() as made:
+        geometry_of(call)
+    assert made.largest <= 4 * (M + 1)
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    causal=st.sampled_from([None, "upper_left", "lower_right"]),
+    window=st.sampled_from([None, 1, 3, (0, 2), (2, None), (None, 1)]),
+    seed=st.integers(0, 1 << 16),
+    heads_of_mask=st.sampled_from([1, 2]),
+)
+def test_a_mask_by_key_says_the_same_as_written_out_for_every_row(
+    sizes: tuple[int, int], causal: Any, window: Any, seed: int, heads_of_mask: int
+) -> None:
+    N, M = sizes
+    by_key = torch.rand(2, heads_of_mask, 1, M, generator=torch.Generator().manual_seed(seed)) > 0.4
+    written_out = by_key.expand(2, heads_of_mask, N, M).contiguous()
+    short, long = (make(N, M, B=2, H=2, causal=causal, window=window, mask=mask) for mask in (by_key, written_out))
+    a, b = geometry_of(short), geometry_of(long)
+    for name in ("visible", "own", "own_visible", "first", "first_visible", "real", "spans", "previous_visible"):
+        one, two = getattr(a, name), getattr(b, name)
+        shape = torch.broadcast_shapes(one.shape, two.shape)
+        assert torch.equal(one.expand(shape), two.expand(shape)), name
+    assert (a.segment is None) == (b.segment is None)

@@ -76,46 +76,67 @@ def geometry_of(call: AttentionCall) -> Geometry:
 
 def _scan(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
     """Count of visible keys and their span per row, and the keys that any row of the sequence sees `[b, M]`."""
+    mask = call.mask
+    if mask is None or mask.dim() < 2 or mask.shape[-2] == 1 or mask.stride(-2) == 0:
+        return _scan_keys(call)
     _, _, N, M = call.sizes
-    device = call.q.device
+    device = mask.device
     key = torch.arange(M, device=device)
-    one_row = _rows_alike(call)
-    b, h = (1, 1) if call.mask is None else (1, 1, 1, 1, *call.mask.shape)[-4:-2]
+    b, h = (1, 1, *mask.shape)[-4:-2]
     step = max(1, BLOCK_ELEMENTS // max(1, b * h * M))
-    counts, spans = [], []
+    # Made before the blocks: what is kept between large tensors that come and go leaves holes in memory.
+    count = torch.empty(b, h, N, dtype=torch.int64, device=device)
+    span = torch.empty(b, h, N, 2, dtype=torch.int64, device=device)
     seen = torch.zeros(b, M, dtype=torch.bool, device=device)
-    for start in range(0, 1 if one_row else N, step):
+    for start in range(0, N, step):
         rows = slice(start, min(N, start + step))
-        rows = slice(0, 1) if one_row else rows
-        visible = _visible(call, rows)
-        if visible is None:
-            visible = torch.ones(1, M, dtype=torch.bool, device=device)
+        visible = visible_keys(
+            N, M, mask=mask, causal=call.causal, window=call.window, rows=rows, hide_below=call.hide_below
+        )
+        assert visible is not None
         visible = visible.expand(b, h, rows.stop - rows.start, M)
-        low = torch.where(visible, key, M).amin(-1)
-        high = torch.where(visible, key + 1, 0).amax(-1)
-        counts.append(visible.sum(-1))
-        spans.append(torch.stack((low, high), -1))
+        count[:, :, rows] = visible.sum(-1)
+        span[:, :, rows, 0] = torch.where(visible, key, M).amin(-1)
+        span[:, :, rows, 1] = torch.where(visible, key + 1, 0).amax(-1)
         seen |= visible.any(-2).any(1)
-    count, span = torch.cat(counts, 2), torch.cat(spans, 2)
-    if one_row:
-        count, span = count.expand(b, h, N), span.expand(b, h, N, 2)
     return count, span, seen
 
 
-def _visible(call: AttentionCall, rows: slice = slice(None), keys: slice = slice(None)) -> Tensor | None:
+def _scan_keys(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
+    """`_scan` where the mask, if there is one, is the same for every row: in time and memory linear in N + M."""
     _, _, N, M = call.sizes
-    return visible_keys(
-        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=rows, keys=keys,
-        hide_below=call.hide_below, device=call.q.device,
-    )  # fmt: skip
+    device = call.q.device
+    key = torch.arange(M, device=device)
+    kept = torch.ones(1, 1, M, dtype=torch.bool, device=device)
+    if call.mask is not None:
+        whole = visible_keys(N, M, mask=call.mask, rows=slice(0, 1), hide_below=call.hide_below)
+        assert whole is not None
+        whole = whole[(None,) * (4 - whole.dim())]
+        kept = whole.expand(*whole.shape[:2], 1, M)[:, :, 0]
+    low, high = _limits(call, device)
+    # Where the keys before key j end, and where those from key j on begin; a row's limits cut them out.
+    before = torch.nn.functional.pad(kept.cumsum(-1), (1, 0))
+    ends = torch.nn.functional.pad(torch.where(kept, key + 1, 0).cummax(-1).values, (1, 0))
+    begins = torch.nn.functional.pad(torch.where(kept, key, M).flip(-1).cummin(-1).values.flip(-1), (0, 1), value=M)
+    count = before[..., high] - before[..., low]
+    some = count > 0
+    span = torch.stack((torch.where(some, begins[..., low], M), torch.where(some, ends[..., high], 0)), -1)
+    wide = (high > low).long()
+    covered = torch.zeros(M + 1, dtype=torch.int64, device=device)
+    covered.scatter_add_(0, low, wide).scatter_add_(0, high, -wide)
+    return count, span, kept.any(1) & (covered.cumsum(0)[:M] > 0)
 
 
-def _rows_alike(call: AttentionCall) -> bool:
-    """Whether every row sees the same keys because nothing depends on the row (a key-padding mask, or no mask)."""
-    if call.causal is not None or call.window is not None:
-        return False
-    mask = call.mask
-    return mask is None or mask.dim() < 2 or mask.shape[-2] == 1 or mask.stride(-2) == 0
+def _limits(call: AttentionCall, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The keys `low..high - 1` that causality and the window leave to each row, each `[N]`."""
+    _, _, N, M = call.sizes
+    alignment = causal_alignment(call.causal)
+    left, right = window_sides(call.window)
+    right = 0 if alignment is not None else right
+    position = torch.arange(N, device=device) + (M - N if alignment == "lower_right" else 0)
+    low = torch.zeros_like(position) if left is None else (position - left).clamp(0, M)
+    high = torch.full_like(position, M) if right is None else (position + right + 1).clamp(0, M)
+    return low, torch.maximum(low, high)
 
 
 def _own_keys(call: AttentionCall, counts: Tensor, spans: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
