@@ -223,15 +223,19 @@ def test_what_is_not_finite_or_huge_goes_to_the_portable_kernel(poison: float, w
         assert torch.equal(torch.nan_to_num(getattr(found, name)), torch.nan_to_num(getattr(portable, name)))
 
 
-@pytest.mark.parametrize("causal", [None, "upper_left"])
-def test_threads_and_repetition_change_no_bit(causal: Any) -> None:
-    call = make((2, 6, 300, 300, 64), 2, causal=causal)
+@pytest.mark.parametrize("sizes", [(2, 6, 300, 300, 64), (1, 1, 1100, 1100, 16)])
+@pytest.mark.parametrize(
+    "limits", [{}, {"causal": "upper_left"}, {"window": 70}, {"causal": "upper_left", "window": (150, 0)}]
+)
+def test_threads_and_repetition_change_no_bit(sizes: tuple[int, int, int, int, int], limits: dict[str, Any]) -> None:
+    # A block holds 64 rows or 256, as threads allow: the second size changes over with two threads.
+    call = make(sizes, sizes[1] // 3 or 1, **limits)
     geometry, before = geometry_of(call), torch.get_num_threads()
     runs: list[RowStatistics | Tensor] = []
     try:
         for threads in (1, 2, 4, 2):
             torch.set_num_threads(threads)
-            out = torch.empty(2, 6, 300, 64)
+            out = torch.empty(call.q.shape)
             statistics = native().run(call, geometry, out=out)
             assert statistics is not None
             runs += [statistics, out]

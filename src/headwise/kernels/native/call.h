@@ -51,6 +51,6 @@ struct Loop {
 const Loop& loop_of(int32_t level);
 
 // Query heads that one block may hold: the G of one key-value head where N is small, else one.
-bool stacks_heads(const Call&, int64_t rows);
+bool stacks_heads(const Call&);
 
 }  // namespace headwise

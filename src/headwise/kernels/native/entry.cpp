@@ -18,9 +18,9 @@ namespace avx512 { extern const headwise::Loop loop; }
 
 namespace headwise {
 
-bool stacks_heads(const Call& a, int64_t rows) {
+bool stacks_heads(const Call& a) {
   // With few rows a head, the heads that share keys fill a vector together; a mask by head keeps them apart.
-  return a.G > 1 && a.N < rows && (!a.mask_kind || !a.mask_stride[1]);
+  return a.G > 1 && a.N < 64 && (!a.mask_kind || !a.mask_stride[1]);
 }
 
 namespace {
@@ -114,7 +114,7 @@ HW_EXPORT int32_t headwise_run(const headwise::Call* call) {
   using namespace headwise;
   const Loop& loop = loop_of(call->level);
   const int64_t rows = loop.rows(*call);
-  const bool stacked = stacks_heads(*call, rows);
+  const bool stacked = stacks_heads(*call);
   const int64_t all = stacked ? call->G * call->N : call->N;
   Work work{*call, loop, stacked ? call->H / call->G : call->H, (all + rows - 1) / rows};
   const int64_t tasks = call->B * work.groups * work.blocks;

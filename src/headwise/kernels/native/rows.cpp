@@ -24,7 +24,8 @@ namespace HW_LEVEL {
 using headwise::Call;
 
 constexpr int kKeys = 96;      // keys of a tile: S stays in the first-level cache
-constexpr int kMost = 64;      // most rows of a block
+constexpr int kBlock = 64;     // rows of a block
+constexpr int kMost = 256;     // where there are many: k and v, which come from far in a long text, serve more of them
 
 // Up to here the scores of 256 numbers stay below 2^30, where a float still tells neighbouring exponents apart. What is
 // larger, infinite or NaN is for another kernel.
@@ -67,11 +68,15 @@ class Block {
  public:
   static size_t scratch(const Call& a) {
     const size_t converted = rounded(sizeof(float) * kKeys * (a.d_k + a.d_v));
-    return rounded(sizeof(Sums<C>)) * panels() + rounded(sizeof(float) * panels() * P * (a.d_k + a.d_v)) +
+    return rounded(sizeof(Sums<C>) * rows(a) / P) + rounded(sizeof(float) * rows(a) * (a.d_k + a.d_v)) +
            rounded(sizeof(float) * kKeys * P) + converted;
   }
-  static constexpr int panels() { return C > 1 && P < kMost ? kMost / P : 1; }
-  static constexpr int rows() { return panels() * P; }
+  // A multiple of P.
+  static int rows(const Call& a) {
+    if (C == 1) return P;
+    // Large blocks, unless threads would be left without one.
+    return a.B * a.H * (a.N / kMost) >= 4 * a.threads ? kMost : kBlock;
+  }
 
   static bool run(const Call& a, int64_t b, int64_t group, int64_t r0, char* scratch) {
     Block block(a, b, scratch);
@@ -85,6 +90,7 @@ class Block {
  private:
   const Call& a;
   const int64_t b;
+  const int rows_of_block;
   int64_t kv_head = 0;
   Rows rows_;
   Ranges ranges[kMost / W];
@@ -92,11 +98,11 @@ class Block {
   Sums<C>* sums;
   float *q, *out, *S, *k_tile, *v_tile;
 
-  Block(const Call& call, int64_t sequence, char* scratch) : a(call), b(sequence) {
-    sums = (Sums<C>*)scratch, scratch += rounded(sizeof(Sums<C>)) * panels();
+  Block(const Call& call, int64_t sequence, char* scratch) : a(call), b(sequence), rows_of_block(rows(call)) {
+    sums = (Sums<C>*)scratch, scratch += rounded(sizeof(Sums<C>) * rows() / P);
     q = (float*)scratch;
-    out = q + (size_t)panels() * P * a.d_k;
-    scratch += rounded(sizeof(float) * panels() * P * (a.d_k + a.d_v));
+    out = q + (size_t)rows() * a.d_k;
+    scratch += rounded(sizeof(float) * rows() * (a.d_k + a.d_v));
     S = (float*)scratch, scratch += rounded(sizeof(float) * kKeys * P);
     k_tile = (float*)scratch;
     v_tile = k_tile + (size_t)kKeys * a.d_k;
@@ -104,7 +110,7 @@ class Block {
 
   // Where the rows stand and their queries, transposed, times scale. False: a query is not finite, or huge.
   bool gather(int64_t group, int64_t r0) {
-    const bool stacked = headwise::stacks_heads(a, rows());
+    const bool stacked = headwise::stacks_heads(a);
     const int64_t all = stacked ? a.G * a.N : a.N, h0 = stacked ? group * a.G : group;
     rows_.count = (int)(all - r0 < rows() ? all - r0 : rows());
     kv_head = h0 / a.G;
@@ -125,13 +131,13 @@ class Block {
     bool small = true;
     for (int i = 0; i < rows(); i += W) small &= gather_queries(i);
     if (!small) return false;
-    for (int p = 0; p < panels(); p++)
+    for (int p = 0; p < rows() / P; p++)
       for (int c = 0; c < C; c++) {
         Sums<C>& s = sums[p];
         s.shift[c] = s.mass[c] = s.moment[c] = s.squares[c] = s.travelled[c] = s.argmax[c] = Vec{};
         s.top[c] = s.own[c] = s.previous[c] = s.next[c] = s.first[c] = splat(-kInfinity);
       }
-    if (a.v) memset(out, 0, sizeof(float) * panels() * P * a.d_v);
+    if (a.v) memset(out, 0, sizeof(float) * rows() * a.d_v);
     return true;
   }
 
@@ -161,13 +167,16 @@ class Block {
     return !any(large);
   }
 
+  int rows() const { return rows_of_block; }
+
   void attend() {
     int64_t from = a.M, to = 0;
     for (int i = 0; i < rows_.count; i++) {
       if (rows_.low[i] < rows_.high[i] && rows_.low[i] < from) from = rows_.low[i];
       if (rows_.high[i] > to) to = rows_.high[i];
     }
-    for (int64_t j0 = from; j0 < to; j0 += kKeys) {
+    // Tiles begin where they would for any other rows, so that a row's sums do not depend on its block.
+    for (int64_t j0 = from / kKeys * kKeys; j0 < to; j0 += kKeys) {
       const int keys = (int)(to - j0 < kKeys ? to - j0 : kKeys);
       if (hidden_from_all(j0, keys)) continue;
       int64_t k_stride = a.k_stride[2], v_stride = a.v_stride[2];
@@ -495,9 +504,9 @@ class Block {
 };
 
 // Blocks of many rows, or of one vector's rows where a call has few.
-bool narrow(const Call& a) { return a.N * (headwise::stacks_heads(a, Block<1>::rows()) ? a.G : 1) <= W; }
+bool narrow(const Call& a) { return a.N * (headwise::stacks_heads(a) ? a.G : 1) <= W; }
 
-static int64_t rows(const Call& a) { return narrow(a) ? Block<1>::rows() : Block<HW_COLUMNS>::rows(); }
+static int64_t rows(const Call& a) { return narrow(a) ? Block<1>::rows(a) : Block<HW_COLUMNS>::rows(a); }
 static size_t scratch(const Call& a) { return narrow(a) ? Block<1>::scratch(a) : Block<HW_COLUMNS>::scratch(a); }
 static bool block(const Call& a, int64_t b, int64_t group, int64_t r0, char* scratch) {
   return narrow(a) ? Block<1>::run(a, b, group, r0, scratch) : Block<HW_COLUMNS>::run(a, b, group, r0, scratch);
