@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self, cast
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.equations import bias_of, cut, visible_keys, weights
+from headwise.equations import bias_of, cut, visible_keys, weights, window_sides
 
 
 def _everything() -> slice:
@@ -18,13 +19,31 @@ def _everything() -> slice:
 
 @dataclass(frozen=True)
 class Tile:
-    """Some sequences, the query heads of some key-value heads, some rows, and some keys."""
+    """Some sequences, the query heads of some key-value heads, some rows, and some keys.
+
+    Rows are a slice of step 1; or `numbers` says which they are, `[R]`, int64 and ascending.
+    """
 
     batch: slice = field(default_factory=_everything)
     heads: slice = field(default_factory=_everything)
     kv_heads: slice = field(default_factory=_everything)
     rows: slice = field(default_factory=_everything)
     keys: slice = field(default_factory=_everything)
+    numbers: Tensor | None = None
+
+    @classmethod
+    def of(cls, rows: slice | Tensor, keys: slice, batch: slice | None = None) -> Self:
+        """A tile of all heads."""
+        batch = _everything() if batch is None else batch
+        if isinstance(rows, slice):
+            return cls(batch=batch, rows=rows, keys=keys)
+        return cls(batch=batch, keys=keys, numbers=rows)
+
+    @property
+    def index(self) -> slice:
+        """What cuts the rows out of a tensor."""
+        # Numbers index as a slice does.
+        return self.rows if self.numbers is None else cast(slice, self.numbers)
 
     def part(self, x: Tensor) -> Tensor:
         """The tile's sequences and heads of something that broadcasts to `[B, H, ...]`."""
@@ -63,10 +82,10 @@ def score_tile(call: AttentionCall, tile: Tile, buffer: Tensor | None = None) ->
         tile: The part of it.
         buffer: Flat memory to make them in, large enough; None: new memory.
     """
-    _, _, N, M = call.sizes
+    M = call.k.shape[2]
     dtype = working_dtype(call)
     scale = 1 / math.sqrt(call.q.shape[-1]) if call.scale is None else call.scale
-    q = call.q[tile.batch, tile.heads, tile.rows].to(dtype)
+    q = call.q[tile.batch, tile.heads, tile.index].to(dtype)
     k = call.k[tile.batch, tile.kv_heads, tile.keys].to(dtype)
     b, h, R, d = q.shape
     m = k.shape[2]
@@ -77,18 +96,35 @@ def score_tile(call: AttentionCall, tile: Tile, buffer: Tensor | None = None) ->
     s *= scale
     if call.softcap is not None:
         s.div_(call.softcap).tanh_().mul_(call.softcap)
-    bias = bias_of(call.mask, dtype)
+    bias = None if call.mask is None else bias_of(cut(call.mask, tile.index, tile.keys), dtype)
     if bias is not None:
-        s += tile.part(cut(bias, tile.rows, tile.keys))
+        s += tile.part(bias)
     first, last, _ = tile.keys.indices(M)
     keys = slice(_first_hidden(call, tile, first, last), last)
-    visible = visible_keys(
-        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.rows, keys=keys,
-        hide_below=call.hide_below, device=s.device,
-    )  # fmt: skip
+    visible = visible_tile(call, replace(tile, keys=keys))
     if visible is not None:
-        s[..., keys.start - first :].masked_fill_(~tile.part(visible), -math.inf)
+        s[..., keys.start - first :].masked_fill_(~visible, -math.inf)
     return s
+
+
+def visible_tile(call: AttentionCall, tile: Tile) -> Tensor | None:
+    """Which of the tile's keys its rows may see: bool, broadcastable to `[b, h, R, m]`; None: all of them."""
+    _, _, N, M = call.sizes
+    visible = visible_keys(
+        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.index, keys=tile.keys,
+        hide_below=call.hide_below, device=call.q.device,
+    )  # fmt: skip
+    return None if visible is None else tile.part(visible)
+
+
+def within_limits(call: AttentionCall, first: int, last: int) -> slice:
+    """The keys that causality and window leave to the rows from first to last; a mask may hide some. May be empty."""
+    _, _, N, M = call.sizes
+    offset = M - N if call.causal == "lower_right" else 0
+    left, right = window_sides(call.window)
+    right = 0 if call.causal is not None else right
+    start = 0 if left is None else max(0, first + offset - left)
+    return slice(start, M if right is None else max(start, min(M, last + offset + right + 1)))
 
 
 def _first_hidden(call: AttentionCall, tile: Tile, first: int, last: int) -> int:
@@ -100,7 +136,17 @@ def _first_hidden(call: AttentionCall, tile: Tile, first: int, last: int) -> int
     return min(max(tile.rows.indices(N)[0] + offset + 1, first), last)
 
 
-def weight_tile(call: AttentionCall, tile: Tile) -> Tensor:
-    """The tile's weights `[b, h, R, M]` over all keys: eq. 1 after the softmax, before dropout."""
-    sinks = None if call.sinks is None else call.sinks[tile.heads]
-    return weights(score_tile(call, tile), None, sinks)
+def weight_tile(call: AttentionCall, tile: Tile, lse: Tensor | None = None) -> Tensor:
+    """The tile's weights `[b, h, R, m]`: eq. 1 after the softmax, before dropout.
+
+    Args:
+        call: The call.
+        tile: The part of it. Without `lse` it must hold every key that its rows may see.
+        lse: The lse `[B, H, N]` of the call's rows where it is known: then a tile may hold any keys.
+    """
+    s = score_tile(call, tile)
+    if lse is None:
+        return weights(s, None, None if call.sinks is None else call.sinks[tile.heads])
+    at = lse[tile.batch, tile.heads, tile.index].to(s.dtype)
+    at = at.masked_fill(at == -math.inf, 0.0)  # a row that sees nothing has only scores of -inf
+    return s.sub_(at[..., None]).exp_()

@@ -135,7 +135,7 @@ def library() -> Library | str:
     """The compiled kernel, or why there is none."""
     path = Path(__file__).parent / NAME
     if not path.exists():
-        return "it was not compiled: install a C++ compiler (g++ or clang++), then pip install headwise again"
+        return "it was not compiled: headwise doctor says what is missing"
     try:
         return Library(path)
     except OSError as error:
