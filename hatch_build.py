@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import mac_platforms
 
 NATIVE = "src/headwise/kernels/native"
 
@@ -19,11 +21,13 @@ class NativeKernelHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the library beside its sources and take it into the wheel."""
-        if self.target_name != "wheel" or os.environ.get("HEADWISE_NATIVE") == "0":
+        if self.target_name != "wheel":
             return
         building = _building(Path(self.root) / NATIVE / "building.py")
         target = Path(self.root) / NATIVE / building.NAME
-        target.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)  # one from another day would be packed, or loaded from here
+        if os.environ.get("HEADWISE_NATIVE") == "0":
+            return
         try:
             building.build(target)
         except building.BuildError as error:
@@ -32,8 +36,16 @@ class NativeKernelHook(BuildHookInterface[Any]):
         build_data["artifacts"].append(f"{NATIVE}/{building.NAME}")
         build_data["pure_python"] = False
         # A plain C ABI: one file serves every Python of the platform.
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"py3-none-{_platform_tag()}"
+
+
+def _platform_tag() -> str:
+    """Of what the compiler makes here. On a Mac, Python's own may name more processors, or a version that is no tag."""
+    if sys.platform == "darwin":
+        oldest = os.environ.get("MACOSX_DEPLOYMENT_TARGET")
+        major, minor = f"{oldest or platform.mac_ver()[0]}.0".split(".")[:2]
+        return next(mac_platforms((int(major), int(minor)), platform.machine()))
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")
 
 
 def _building(path: Path) -> Any:

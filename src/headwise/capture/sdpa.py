@@ -73,11 +73,14 @@ def read_call(
 def place_for_output(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """Memory for the output of a call that another kernel may compute; None where only the operation itself may.
 
-    That is with gradients or dropout, and off the CPU. The memory is laid out so that joining the heads costs nothing.
+    That is with gradients or dropout, and on devices other than CPUs and CUDA's. The memory is laid out so that joining
+    the heads costs nothing.
     """
     given = dict(zip(PARAMETERS, args, strict=False)) | kwargs
     q, k, v, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
-    if given.get("dropout_p") or any(type(t) not in PLAIN or t.device.type != "cpu" for t in (q, k, v)):
+    if given.get("dropout_p") or any(type(t) not in PLAIN or t.device != q.device for t in (q, k, v)):
+        return None
+    if q.device.type not in ("cpu", "cuda"):
         return None
     if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (q, k, v, mask)):
         return None
@@ -85,8 +88,9 @@ def place_for_output(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
         return None
     dtype = _as_operation(q[:0], q).dtype
     if q.shape[2] == 1:
-        return torch.empty(*q.shape[:3], v.shape[-1], dtype=dtype)
-    return torch.empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1], dtype=dtype).transpose(1, 2)
+        return torch.empty(*q.shape[:3], v.shape[-1], dtype=dtype, device=q.device)
+    shape = (q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
+    return torch.empty(shape, dtype=dtype, device=q.device).transpose(1, 2)
 
 
 def _causal_variant(mask: object) -> Alignment | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,16 @@ _PACKAGES = {
     "accelerate": "headwise[gguf]",
 }
 
+_COMPILERS = {
+    "linux": "apt install g++ (Debian, Ubuntu) or dnf install gcc-c++ (Fedora)",
+    "darwin": "xcode-select --install",
+    "win32": "winget install LLVM.LLVM",
+}
+_AGAIN = "pip install --force-reinstall --no-deps --no-cache-dir headwise (from a clone: . instead of headwise)"
+
+_NO_OPENMP = "torch gives no GOMP_parallel to run on all: one from PyPI does (pip install --force-reinstall torch)"
+_NO_OPENMP_ON_WINDOWS = "on Windows torch's threads cannot be shared: in WSL it runs on all cores"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """`headwise doctor` takes no arguments."""
@@ -44,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         if found is None and install == "headwise":
             needed.append(package)
     if "torch" not in needed:
-        print("\n".join(("", *_devices(), "", *_kernels())))
+        print("\n".join(("", *_devices(), "", *_kernels(), "", *_native())))
     if needed:
         raise MissingPackageError(f"headwise cannot run without {', '.join(needed)}; pip install headwise")
     return 0
@@ -91,3 +103,30 @@ def _kernels() -> Iterator[str]:
             yield f"kernel        {name}: {choice.kernel} ({choice.reason})"
             for kernel, why in choice.refused:
                 yield f"              {'':<{len(name)}}  not {kernel}: {why}"
+
+
+def _native() -> Iterator[str]:
+    """What the native kernel runs on: instructions and cores; where it is not there, how to get it."""
+    import torch
+
+    from headwise.kernels.native import LEVELS, library
+    from headwise.kernels.native.building import BuildError, compiler
+
+    found = library()
+    if isinstance(found, str):
+        yield f"native        none: {found}"
+        try:
+            yield f"              compiler: {compiler()[0]}"
+        except BuildError as error:
+            advice = _COMPILERS.get(sys.platform, "install g++ or clang++")
+            yield f"              {error}: {advice}"
+        yield f"              then: {_AGAIN}"
+        return
+    level, threads, cores = LEVELS[found.level], torch.get_num_threads(), os.cpu_count() or 1
+    if not found.threaded:
+        yield f"native        {level}, 1 of {cores} cores: torch's OpenMP runtime was not found"
+        yield f"              {_NO_OPENMP_ON_WINDOWS if sys.platform == 'win32' else _NO_OPENMP}"
+        return
+    yield f"native        {level}, {threads} of {cores} cores, in the OpenMP threads of torch"
+    if threads == 1 < cores:
+        yield "              torch was told to use one thread: see OMP_NUM_THREADS and torch.set_num_threads"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from headwise.call import AttentionCall, Place
 from headwise.equations import bias_of, repeat_heads, scores, visible_keys, weights
-from headwise.kernels import RowStatistics, fused_attention, row_statistics
+from headwise.kernels import RowStatistics, fused_attention, operations, row_statistics
 from headwise.kernels.precision import full_precision, without_autocast
 from headwise.layer.masks import Limits
 from headwise.layer.widths import Widths
@@ -85,13 +85,12 @@ def statistics_beside(q: Tensor, k: Tensor, limits: Limits, place: Place) -> Row
     Raises:
         ValueError: Tensors whose numbers cannot be read.
     """
-    if torch.compiler.is_compiling():
-        # Kernels choose their tiles by what the mask hides, which no graph can hold.
-        outside: Callable[..., RowStatistics] = torch.compiler.disable(statistics_beside)
-        return outside(q, k, limits, place)
     _check_measurable(q, k)
+    if torch.compiler.is_compiling():
+        return operations.measured(q, k, mask=limits.mask, causal=limits.causal, cross=place.kind == "cross")
     with without_autocast(q.device.type), full_precision():
-        return row_statistics(AttentionCall(q, k, mask=limits.mask, causal=limits.causal, place=place))
+        mask = None if limits.mask is None else limits.mask.detach()
+        return row_statistics(AttentionCall(q.detach(), k.detach(), mask=mask, causal=limits.causal, place=place))
 
 
 def heads_and_statistics(
@@ -99,21 +98,40 @@ def heads_and_statistics(
 ) -> tuple[Tensor, RowStatistics] | None:
     """Every head's output `[B, H, N, d_v]` and the row statistics from one kernel; None where none gives both.
 
-    That is with gradients, in a compiled graph, off the CPU, and where somebody watches torch's operations.
+    That is with gradients, on devices other than CPUs and CUDA's, and where somebody watches torch's operations.
     """
-    if torch.compiler.is_compiling() or torch._C._len_torch_function_stack():
+    if torch._C._len_torch_function_stack() or _carries_tangents():
         return None
-    if q.device.type != "cpu" or not q.dtype == k.dtype == v.dtype:
+    if q.device.type not in ("cpu", "cuda") or not q.dtype == k.dtype == v.dtype:
         return None
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (q, k, v, limits.mask)):
         return None
     _check_measurable(q, k)
+    if torch.compiler.is_compiling():
+        return operations.attended(q, k, v, mask=limits.mask, causal=limits.causal, cross=place.kind == "cross")
     B, H, N, _ = q.shape
-    heads = torch.empty(B, N, H, v.shape[-1], dtype=q.dtype).transpose(1, 2)  # joining them copies nothing
+    heads = torch.empty(B, N, H, v.shape[-1], dtype=q.dtype, device=q.device).transpose(
+        1, 2
+    )  # joining them copies nothing
     call = AttentionCall(q.detach(), k.detach(), v.detach(), mask=limits.mask, causal=limits.causal, place=place)
-    with without_autocast("cpu"):
+    with without_autocast(q.device.type):
         statistics = fused_attention(call, heads)
     return None if statistics is None else (heads, statistics)
+
+
+# The compiler asks these once, for a graph that it makes for this state alone.
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _carries_tangents() -> bool:
+    """Whether derivatives are carried forward (torch.autograd.forward_ad), of which requires_grad says nothing."""
+    return forward_ad._current_level >= 0
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _transforms() -> bool:
+    """Whether a torch.func transform runs."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def _check_measurable(x: Tensor, k: Tensor) -> None:
@@ -124,7 +142,8 @@ def _check_measurable(x: Tensor, k: Tensor) -> None:
         )
     if x.device.type == "meta":
         raise ValueError("MultiHeadAttention: measure=True: meta tensors hold no numbers: measure on a real device")
-    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+    compiling = torch.compiler.is_compiling()
+    if _transforms() if compiling else torch._C._functorch.is_functorch_wrapped_tensor(x):
         raise ValueError(
             "MultiHeadAttention: measure=True: numbers cannot be read inside a torch.func transform (grad, vmap): "
             "measure in a plain call"

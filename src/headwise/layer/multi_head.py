@@ -166,8 +166,8 @@ class MultiHeadAttention(nn.Module):
                 `headwise.RotaryEmbedding`.
             cache: Keys and values of earlier calls of this layer. Not under activation checkpointing, which runs a
                 forward twice.
-            measure: Also return the row statistics, without holding N x M weights. In a compiled model it breaks the
-                graph, so not with `fullgraph=True`.
+            measure: Also return the row statistics, without holding N x M weights. They have no gradient; in a compiled
+                model they are one operation of its graph.
             return_weights: Also return the weights of every head, before dropout; they hold N x M numbers a head.
 
         Returns:
