@@ -1,83 +1,61 @@
-"""Run benchmarks: `python -m benchmarks [CASE ...]`. Variants take turns, each run in a process of its own.
+"""Run benchmarks: `python -m benchmarks [CASE ...]`. Results go to benchmarks/results/CASE.json.
 
-Results go to benchmarks/results/CASE.json: every sample, medians, and ratios pair by pair.
+A case that is not done yet keeps its points in CASE.part.json; --resume goes on from there, and leaves out cases that
+are done, if machine and versions are the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-from benchmarks import attention
-from benchmarks.machine import machine
-from benchmarks.registry import CASES, UNWATCHED, VARIANTS, Case
+from rich.console import Console
 
-ROOT = Path(__file__).parent.parent
+from benchmarks.cases import DEFAULT
+from headwise.benchmarks import progress, registry, results, runner, tables
+from headwise.benchmarks.cases import Case
+from headwise.errors import HeadwiseError
+
 RESULTS = Path(__file__).parent / "results"
+INTERRUPTED = 130
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    names = ["attention", *CASES]
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(names)} (default: all)")
-    chosen = parser.parse_args().cases or names
-    for name in chosen:
-        if name not in names:
-            parser.error(f"no benchmark {name!r}; there are {', '.join(names)}")
-    for name in chosen:
-        result = attention.run() if name == "attention" else run(CASES[name])
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-        print(attention.summary_line(result) if name == "attention" else _line(result), flush=True)
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = ", ".join(registry.CASES)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {names} (default: {', '.join(DEFAULT)})")
+    parser.add_argument("--resume", action="store_true", help="leave out what is done already")
+    parsed = parser.parse_args(arguments)
+    RESULTS.mkdir(exist_ok=True)
+    try:
+        for case in registry.find(parsed.cases or DEFAULT):
+            if not measure(case, resume=parsed.resume):
+                return INTERRUPTED
+    except HeadwiseError as error:
+        parser.error(str(error))
+    return 0
 
 
-def run(case: Case) -> dict[str, Any]:
-    """All runs of a case, interleaved: variant A, B, C, A, B, C, ..."""
-    samples: dict[str, list[dict[str, float]]] = {variant: [] for variant in case.variants}
-    for turn in range(case.repeats):
-        for variant in case.variants:
-            print(f"{case.name}: {variant}, run {turn + 1} of {case.repeats}", file=sys.stderr, flush=True)
-            samples[variant].append(_sample(case.name, variant))
-    return {
-        "case": case.name,
-        "model": case.model,
-        "batch": case.batch,
-        "tokens": case.tokens,
-        "variants": {variant: VARIANTS[variant] for variant in case.variants},
-        "machine": machine(),
-        "samples": samples,
-        "median_seconds": {v: median(s["seconds"] for s in runs) for v, runs in samples.items()},
-        "median_extra_bytes": {v: median(s["extra_bytes"] for s in runs) for v, runs in samples.items()},
-        "seconds_to_unwatched": {v: _ratio(samples, v) for v in case.variants if v != UNWATCHED},
-    }
-
-
-def _sample(case: str, variant: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.worker", case, variant]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    sample: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return sample
-
-
-def _ratio(samples: dict[str, list[dict[str, float]]], variant: str) -> float:
-    """Median of the ratios of runs that followed each other."""
-    pairs = zip(samples[variant], samples[UNWATCHED], strict=True)
-    return median(a["seconds"] / b["seconds"] for a, b in pairs)
-
-
-def _line(result: dict[str, Any]) -> str:
-    parts = [
-        f"{variant} {seconds:.2f} s +{result['median_extra_bytes'][variant] / 2**20:.0f} MiB"
-        for variant, seconds in result["median_seconds"].items()
-    ]
-    ratios = [f"{variant} {ratio:.2f}x" for variant, ratio in result["seconds_to_unwatched"].items()]
-    return f"{result['case']}: {'; '.join(parts)} (to unwatched: {', '.join(ratios)})"
+def measure(case: Case, *, resume: bool) -> bool:
+    """Run a case and write its result; whether it was run to its end."""
+    done, part = RESULTS / f"{case.name}.json", RESULTS / f"{case.name}.part.json"
+    there = next((path for path in (part, done) if resume and path.exists()), None)
+    with progress.shown(Console(file=sys.stderr)) as bar:
+        before = None if there is None else results.load(there)
+        outcome = runner.run(case, bar, before=before, keep=lambda result: result.save(part))
+    result = outcome.result
+    if outcome.interrupted:
+        kept = (
+            f"{len(result.points)} of {result.planned} points in {part}; --resume goes on" if part.exists() else "none"
+        )
+        print(f"{case.name}: interrupted; kept {kept}", file=sys.stderr)
+        return False
+    result.save(done)
+    part.unlink(missing_ok=True)
+    tables.show(result, Console(highlight=False))
+    return True
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,9 +5,10 @@ A test holds the README against the result files, so that no figure can drift fr
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+from headwise.benchmarks.results import Measured, Result, load
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -15,15 +16,26 @@ PAGES = {"README.md": "en", "README.zh-CN.md": "zh"}
 BEGIN, END = "<!-- figures: from benchmarks/results -->", "<!-- end of figures -->"
 
 CASES = ("minilm-512", "smollm2-2048", "smollm2-8192")
-MODELS = {"minilm": ("MiniLM-L6", 72), "smollm2": ("SmolLM2-135M", 270)}
+MODELS = {"minilm": ("MiniLM-L6", 6, 12), "smollm2": ("SmolLM2-135M", 30, 9)}
+"""Name, layers, heads of a layer."""
+
+COLUMNS = ("unwatched", "watched", "fused", "eager")
 WORDS = {
     "en": {
-        "head": "| model, tokens | unwatched | `headwise.watch`, 14 measures | `output_attentions=True`, 2 measures |",
+        "model": "model, tokens",
+        "unwatched": "unwatched",
+        "watched": "`headwise.watch`, 14 measures",
+        "fused": "`headwise.watch(fuse=True)`",
+        "eager": "`output_attentions=True`, 2 measures",
         "case": "{} ({} heads), {}",
         "none": "would need {:.0f} GB of weights",
     },
     "zh": {
-        "head": "| 模型，词元数 | 不加 watch | `headwise.watch`，14 个度量 | `output_attentions=True`，2 个度量 |",
+        "model": "模型，词元数",
+        "unwatched": "不加 watch",
+        "watched": "`headwise.watch`，14 个度量",
+        "fused": "`headwise.watch(fuse=True)`",
+        "eager": "`output_attentions=True`，2 个度量",
         "case": "{}（{} 个头），{}",
         "none": "仅权重就需 {:.0f} GB",
     },
@@ -31,28 +43,33 @@ WORDS = {
 
 
 def table(language: str) -> str:
-    """The Markdown table in a language ("en" or "zh")."""
+    """The Markdown table in a language ("en" or "zh"); a variant that no result has measured has no column."""
     words = WORDS[language]
-    lines = [words["head"], "|---|---|---|---|"]
-    for name in CASES:
-        result = json.loads((RESULTS / f"{name}.json").read_text())
-        size = f"{result['batch']} x {result['tokens']:,}"
-        model, heads = MODELS[result["model"]]
-        cells = [
-            words["case"].format(model, heads, size),
-            *(_cell(result, v, words) for v in ("unwatched", "watched", "eager")),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
+    results = [load(RESULTS / f"{name}.json") for name in CASES]
+    columns = [v for v in COLUMNS if any(v in point.samples for result in results for point in result.points)]
+    lines = [_row(words[name] for name in ("model", *columns)), "|" + "---|" * (len(columns) + 1)]
+    for result in results:
+        (point,) = result.points
+        model, layers, heads = MODELS[str(point.parameters["model"])]
+        size = f"{point.parameters['batch']} x {point.parameters['tokens']:,}"
+        case = words["case"].format(model, layers * heads, size)
+        lines.append(_row([case, *(_cell(result, point, variant, words) for variant in columns)]))
     return "\n".join(lines)
 
 
-def _cell(result: dict[str, Any], variant: str, words: dict[str, str]) -> str:
-    if variant not in result["median_seconds"]:
-        return words["none"].format(30 * 9 * result["tokens"] ** 2 * 4 / 1e9)
-    seconds, extra = result["median_seconds"][variant], result["median_extra_bytes"][variant]
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(result: Result, point: Measured, variant: str, words: dict[str, str]) -> str:
+    seconds, extra, ratio = point.seconds(variant), point.extra_bytes(variant), point.ratio(variant, result.baseline)
+    if seconds is None or extra is None:
+        _, layers, heads = MODELS[str(point.parameters["model"])]
+        batch, tokens = int(point.parameters["batch"]), int(point.parameters["tokens"])
+        return words["none"].format(4 * layers * heads * batch * tokens**2 / 1e9)
     text = f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2f} s"
-    if variant != "unwatched":
-        text += f" ({result['seconds_to_unwatched'][variant]:.1f}x)"
+    if variant != result.baseline:
+        text += f" ({ratio:.1f}x)"
     return f"{text}, +{extra / 1e6:,.0f} MB"
 
 
@@ -66,7 +83,7 @@ def with_figures(text: str, language: str) -> str:
 def main() -> None:
     for name, language in PAGES.items():
         page = ROOT / name
-        page.write_text(with_figures(page.read_text(), language))
+        page.write_text(with_figures(page.read_text("utf-8"), language), "utf-8")
 
 
 if __name__ == "__main__":
