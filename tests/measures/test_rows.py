@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall, Place
 from headwise.kernels import RowStatistics, row_statistics
-from headwise.measures.catalogue import BY_NAME, ROW_MEASURES, select
+from headwise.measures.catalogue import BY_NAME, ROW_MEASURES, Selection, select
 from headwise.measures.rows import FUNCTIONS, counted, nonfinite
 from tests.oracle import definitions as oracle
 
@@ -260,10 +260,15 @@ def test_docstring_and_catalogue_tell_formula_and_source(name: str) -> None:
 
 def test_select() -> None:
     everything = tuple(BY_NAME)
-    assert select("default") == select("all") == everything
-    assert select("entropy") == ("entropy",)
-    assert select(["ipr", "first", "self_focus", "ipr"]) == ("self_focus", "first", "ipr")
-    with pytest.raises(ValueError, match=r"among self_focus, .*sink_bias; got 'focus', 'x'"):
+    assert select("default") == Selection(everything)
+    assert select("all", ("delimiter", "mine")) == Selection(everything, ("delimiter", "mine"), keys=True, pairs=True)
+    assert select("entropy") == Selection(("entropy",))
+    assert select(["ipr", "first", "self_focus", "ipr"]) == Selection(("self_focus", "first", "ipr"))
+    assert select(["mine", "value_own", "ipr"], ("mine",)) == Selection(("ipr",), ("value_own", "mine"))
+    assert select(["alpha_first"]) == Selection((), keys=True)
+    assert select("js") == Selection((), pairs=True)
+    assert select(["ipr", "mine"], ("mine",)).columns == ("ipr", "mine")
+    with pytest.raises(ValueError, match=r"among self_focus, .*sink_bias, .*alpha_first.*; got 'focus', 'x'"):
         select(["entropy", "focus", "x"])
     with pytest.raises(ValueError, match="got an empty list"):
         select([])

@@ -46,26 +46,40 @@ class Part:
     bin_rows: Tensor
 
 
-def summarise(s: RowStatistics, measures: tuple[str, ...]) -> Part:
+def summarise(
+    s: RowStatistics, measures: tuple[str, ...], extra: Tensor | None = None, only: Tensor | None = None
+) -> Part:
     """The sums of one call.
 
     Args:
         s: Its row statistics.
         measures: Names of row measures.
+        extra: Values per row of K' further measures `[K', B, H, N]`, NaN where undefined: they come last.
+        only: The rows to look at, bool `[B or 1, N]`; None: all.
 
     Returns:
         The part; sequence c is batch row `c // S`, packed sequence `c % S`, with S packed sequences at most
         (S = 1 when nothing is packed).
     """
     counts_rows = counted(s)
+    if only is not None:
+        counts_rows = counts_rows & only[:, None]
     step = max(1, CHUNK_ELEMENTS // max(1, counts_rows.numel()))
-    chunks = [_moments(s, measures[i : i + step], counts_rows) for i in range(0, len(measures), step)]
+    chunks = [_moments(s, _values(s, measures[i : i + step]), counts_rows) for i in range(0, len(measures), step)]
+    for i in range(0, 0 if extra is None else len(extra), step):
+        assert extra is not None
+        chunks.append(_moments(s, extra[i : i + step], counts_rows))
+    if not chunks:  # what keys receive, say, has no value per row
+        chunks = [_moments(s, s.max_score.new_empty(0, *counts_rows.shape), counts_rows)]
     sums = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
-    return Part(counts=_counts(s, counts_rows), offsets=_offsets(s, counts_rows), **sums)
+    return Part(counts=_counts(s, counts_rows, only), offsets=_offsets(s, counts_rows), **sums)
 
 
-def _moments(s: RowStatistics, measures: tuple[str, ...], counts: Tensor) -> dict[str, Tensor]:
-    value = torch.stack([FUNCTIONS[name](s).expand(counts.shape) for name in measures])
+def _values(s: RowStatistics, measures: tuple[str, ...]) -> Tensor:
+    return torch.stack([FUNCTIONS[name](s).expand(s.max_score.shape) for name in measures])
+
+
+def _moments(s: RowStatistics, value: Tensor, counts: Tensor) -> dict[str, Tensor]:
     found = moments(value, counts, _bins(s), POSITION_BINS, s.geometry.segment)
     if found is not None:
         return found
@@ -118,13 +132,16 @@ def _by_bin(x: Tensor, bins: Tensor) -> Tensor:
     return (x @ bins).sum(1)
 
 
-def _counts(s: RowStatistics, counts: Tensor) -> Tensor:
+def _counts(s: RowStatistics, counts: Tensor, only: Tensor | None) -> Tensor:
     g = s.geometry
     shape = counts.shape
     real = g.real[:, None].expand(shape)
     masked = (real & (g.visible == 0)).expand(shape)
     broken = real & nonfinite(s)
-    return torch.stack([x.sum((0, 2)) for x in (counts, masked, ~real, broken)]).double()
+    kinds = [counts, masked, ~real, broken]
+    if only is not None:
+        kinds = [counts, *(kind & only[:, None] for kind in kinds[1:])]
+    return torch.stack([x.sum((0, 2)) for x in kinds]).double()
 
 
 def _offsets(s: RowStatistics, counts: Tensor) -> Tensor:
