@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "effects": {"capture", "profile", "measures", "catalogue", "layer"},
     "studies": {"layer", "capture", "effects", "models", "profile", "report"},
     "lesson": {"equations", "layer", "models", "capture", "report"},
+    "benchmarks": {"call", "equations", "kernels", "capture", "models", "profile", "layer"},
     "cli": ALL,
     "": ALL,  # headwise/__init__.py: the public face
     "__main__": {"cli"},
@@ -93,7 +94,7 @@ def is_module(name: str) -> bool:
 def room_of(module: str) -> str:
     """The room of a module's dotted name; "" is the public face."""
     parts = module.split(".")[1:]
-    if parts[:2] == ["measures", "catalogue"]:
+    if parts[:2] in (["measures", "catalogue"], ["measures", "roles"]):  # plain numbers in, words out
         return "catalogue"
     return parts[0] if parts else ""
 

@@ -16,10 +16,13 @@ from safetensors.numpy import save as write_arrays
 
 from headwise.call import Place
 from headwise.errors import FileFormatError, HeadwiseError, InputError
-from headwise.profile import Profile, Sequence, writing
+from headwise.profile import Profile, Sequence, files, writing
+from headwise.profile.accumulators import Accumulator
 from headwise.profile.files import load
 from headwise.profile.writing import replace_files
 from tests.profile.recording import add, assert_same_table, profile_of, random_call
+
+OLD = Path(__file__).parent / "schema1.headwise"
 
 
 @pytest.fixture
@@ -44,6 +47,12 @@ def parts(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return dict(read_arrays(data)), json.loads(data[8 : 8 + length])["__metadata__"]
 
 
+def clusters_of(sums: Accumulator) -> tuple[np.ndarray, ...]:
+    clusters = sums.by_sequence()
+    assert clusters is not None
+    return clusters.arrays()
+
+
 def test_everything_comes_back_exactly(profile: Profile, tmp_path: Path) -> None:
     path = tmp_path / "运行.headwise"
     profile.save(path)
@@ -56,6 +65,10 @@ def test_everything_comes_back_exactly(profile: Profile, tmp_path: Path) -> None
         for name in mine:
             assert mine[name].tobytes() == theirs[name].tobytes(), name
             assert mine[name].shape == theirs[name].shape
+        for kept, read in zip(clusters_of(sums), clusters_of(other.groups[group]), strict=True):
+            np.testing.assert_array_equal(kept, read, strict=True)
+    assert sum(clusters_of(sums)[2].size for sums in other.groups.values()) == 4
+    assert other.unpairable == ""
     assert repr(other.layers) == repr(profile.layers)  # repr: NaN equals NaN
     assert other.unseen == profile.unseen
     assert other.sequences == profile.sequences
@@ -105,8 +118,8 @@ def test_no_pickle(profile: Profile, tmp_path: Path) -> None:
     profile.save(tmp_path / "p")
     arrays, metadata = parts(tmp_path / "p")
     assert metadata["format"] == "headwise-profile"
-    assert metadata["schema"] == "1"
-    assert {array.dtype.str for array in arrays.values()} == {"<f8"}
+    assert metadata["schema"] == "2"
+    assert {array.dtype.str for array in arrays.values()} == {"<f8", "<u8"}
     assert json.loads(metadata["profile"])["num_sequences"] == 17
 
 
@@ -160,13 +173,17 @@ def test_a_flipped_byte_never_passes_for_other_numbers(profile: Profile, tmp_pat
     assert not passed, f"{len(passed)} damaged files were read without a word, the first {passed[:3]}"
 
 
-def rewrite(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str], **document: Any) -> None:
-    if document:
-        metadata = {**metadata, "profile": json.dumps({**json.loads(metadata["profile"]), **document})}
+def rewrite(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
     path.write_bytes(write_arrays(arrays, metadata=metadata))
 
 
-@pytest.mark.parametrize("name", ["mean", "m2", "counts", "offsets", "bin_sum", "bin_rows", "sequences", "nn", "low"])
+ARRAYS = (
+    "mean", "m2", "counts", "offsets", "bin_sum", "bin_rows", "sequences", "nn", "low",
+    "cluster_sum", "cluster_rows", "cluster_identity",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.parametrize("how", ["missing", "another shape"])
 def test_arrays_that_do_not_fit(profile: Profile, tmp_path: Path, name: str, how: str) -> None:
     """Told when loading, not later by whatever reads the array."""
@@ -174,7 +191,8 @@ def test_arrays_that_do_not_fit(profile: Profile, tmp_path: Path, name: str, how
     arrays, metadata = parts(tmp_path / "p")
     array = arrays.pop(f"0/{name}")
     if how == "another shape":
-        arrays[f"0/{name}"] = np.ascontiguousarray(array[:, :-1])
+        arrays[f"0/{name}"] = np.ascontiguousarray(array[..., :-1])
+    metadata["sha256"] = files._digest(metadata["profile"], arrays)
     rewrite(tmp_path / "broken", arrays, metadata)
     with pytest.raises(FileFormatError, match="damaged"):
         load(tmp_path / "broken")
@@ -196,6 +214,7 @@ def test_arrays_that_do_not_fit(profile: Profile, tmp_path: Path, name: str, how
         {"sequences": [{"length": 1, "what": 2}]},
         {"num_sequences": "many"},
         {"num_sequences": None},
+        {"unpairable": "a reason, though the sums are there"},
         {"info": ["a"]},
         {"info": None},
     ],
@@ -203,7 +222,9 @@ def test_arrays_that_do_not_fit(profile: Profile, tmp_path: Path, name: str, how
 def test_documents_that_do_not_fit(profile: Profile, tmp_path: Path, document: dict[str, Any]) -> None:
     profile.save(tmp_path / "p")
     arrays, metadata = parts(tmp_path / "p")
-    rewrite(tmp_path / "broken", arrays, metadata, **document)
+    text = json.dumps({**json.loads(metadata["profile"]), **document})
+    metadata = {**metadata, "profile": text, "sha256": files._digest(text, arrays)}
+    rewrite(tmp_path / "broken", arrays, metadata)
     with pytest.raises(FileFormatError, match="damaged"):
         load(tmp_path / "broken")
 
@@ -212,7 +233,7 @@ def test_documents_that_do_not_fit(profile: Profile, tmp_path: Path, document: d
 def test_a_document_that_is_none(profile: Profile, tmp_path: Path, text: str) -> None:
     profile.save(tmp_path / "p")
     arrays, metadata = parts(tmp_path / "p")
-    rewrite(tmp_path / "broken", arrays, {**metadata, "profile": text})
+    rewrite(tmp_path / "broken", arrays, {**metadata, "profile": text, "sha256": files._digest(text, arrays)})
     with pytest.raises(FileFormatError, match="damaged"):
         load(tmp_path / "broken")
 
@@ -220,9 +241,35 @@ def test_a_document_that_is_none(profile: Profile, tmp_path: Path, text: str) ->
 def test_a_newer_file_says_to_upgrade(profile: Profile, tmp_path: Path) -> None:
     profile.save(tmp_path / "p")
     arrays, metadata = parts(tmp_path / "p")
-    rewrite(tmp_path / "newer", arrays, {**metadata, "schema": "2"})
-    with pytest.raises(FileFormatError, match=r"newer: has profile format '2'; .*reads format 1: upgrade headwise"):
+    rewrite(tmp_path / "newer", arrays, {**metadata, "schema": "3"})
+    with pytest.raises(FileFormatError, match=r"newer: has profile format '3'; .*reads format 2: upgrade headwise"):
         load(tmp_path / "newer")
+
+
+def test_a_file_of_format_1_is_read_without_the_sums_of_its_sequences(tmp_path: Path) -> None:
+    """Written by headwise when that was its format."""
+    old = load(OLD)
+    assert old.info["model"] == "small"
+    assert (old.num_sequences, old.sequences[0].tokens) == (6, ["a", "b", "c"])
+    table = old.table()
+    assert table["label"].tolist() == ["L0H0", "L0H1", "L1H0", "L1H1"]
+    np.testing.assert_allclose(table["self_focus"], [0.113111, 0.161775, 0.158020, 0.148114], atol=1e-6)
+    np.testing.assert_allclose(table["self_focus_se"], [0.020835, 0.035119, 0.031754, 0.028111], atol=1e-6)
+    assert "format 1" in old.unpairable
+    assert all(sums.by_sequence() is None for sums in old.groups.values())
+    old.save(tmp_path / "again")
+    again = load(tmp_path / "again")
+    assert again.unpairable == old.unpairable
+    assert again.table().equals(table)
+    assert parts(tmp_path / "again")[1]["schema"] == "2"
+
+
+def test_a_file_that_says_format_1_is_held_to_it(profile: Profile, tmp_path: Path) -> None:
+    profile.save(tmp_path / "p")
+    arrays, metadata = parts(tmp_path / "p")
+    rewrite(tmp_path / "broken", arrays, {**metadata, "schema": "1"})
+    with pytest.raises(FileFormatError, match="damaged"):
+        load(tmp_path / "broken")
 
 
 def test_a_schema_that_is_not_newer_does_not_say_to_upgrade(profile: Profile, tmp_path: Path) -> None:

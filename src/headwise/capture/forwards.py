@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from torch.utils.hooks import RemovableHandle
 
 from headwise.capture.modules import Running, bind
 from headwise.kernels import Geometry
+
+if TYPE_CHECKING:
+    from headwise.capture.sequences import Identity
 
 CACHES = ("past_key_values", "cache", "past_key_value", "past", "kv_cache")
 """Arguments that carry a key-value cache of a form of its own; a Hugging Face Cache is known under any name."""
@@ -30,6 +33,8 @@ class Forward:
         past: Tokens in the cache before this forward; None where that cannot be told.
         cache: The key-value cache that it was given.
         sequences: A number for each sequence of the batch; one that a cache continues keeps its number.
+        identity: Which texts those are; None where that cannot be told.
+        ids: The tokens that its cache and its inputs hold `[B, L]`, once they are asked for (see token_ids.py).
         calls: Attention calls so far in each module.
         geometries: Geometry by mask, with the mask itself, so that its memory is not taken for another's.
         rows: Real rows, by where they are asked for.
@@ -40,6 +45,8 @@ class Forward:
     past: int | None = None
     cache: object = None
     sequences: tuple[int, ...] = ()
+    identity: Identity | None = None
+    ids: Tensor | None = None
     calls: Counter[int] = field(default_factory=Counter)
     geometries: dict[tuple[Any, ...], tuple[Geometry, Any]] = field(default_factory=dict)
     rows: dict[tuple[Any, ...], Tensor | None] = field(default_factory=dict)

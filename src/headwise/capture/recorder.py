@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.blocks import weight_blocks
 from headwise.call import AttentionCall
 from headwise.capture.forwards import Forward
+from headwise.capture.labels import Labels
+from headwise.capture.sequences import Identity, parts_of
+from headwise.capture.weighing import Weighed, Weighing, output_weight_of
 from headwise.kernels import (
     Geometry,
     RowStatistics,
@@ -20,9 +23,15 @@ from headwise.kernels import (
     row_statistics,
     working_dtype,
 )
+from headwise.measures.keys import KeySums
+from headwise.measures.pairs import PairSums
 from headwise.measures.summary import Part, summarise
+from headwise.measures.sums import ClusterSums
 from headwise.profile import Group, Layer, Profile
 from headwise.profile.accumulators import PartSums
+
+if TYPE_CHECKING:
+    from headwise.profile.clusters import Identities
 
 BUFFER = 1 << 22
 """Numbers that may wait (32 MB, touched only as they come): the sums of some hundred calls."""
@@ -39,8 +48,24 @@ class _Kept:
     layer: Layer
     group: Group
     sequences: tuple[int, ...]
+    texts: _Texts | None
     shapes: dict[str, torch.Size]
     verified: bool
+    label: str | None
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Which texts a call read: the forward's, and how they lie in the call's sequences."""
+
+    identity: Identity
+    numbers: tuple[int, ...]
+    clusters: int
+    per_row: int
+
+    def identities(self) -> Identities:
+        whole = self.identity.of(self.numbers)
+        return whole if self.clusters == len(whole) else parts_of(whole, self.clusters, self.per_row)
 
 
 class Recorder:
@@ -51,18 +76,30 @@ class Recorder:
     would keep the C library from using freed memory again: one forward over a long text leaves a gigabyte of holes.
     """
 
-    def __init__(self, profile: Profile, verify: bool) -> None:
+    def __init__(
+        self, profile: Profile, row_measures: tuple[str, ...], weighing: Weighing, verify: bool, labels: Labels
+    ) -> None:
         self.profile = profile
         self.verify = verify
+        self._row_measures = row_measures
+        self._weighing = weighing
+        self._labels = labels
+        self._open_keys: dict[Group, tuple[tuple[int, ...], KeySums]] = {}
+        self._open_pairs: dict[Group, tuple[tuple[int, ...], PairSums]] = {}
         self._waiting: list[_Kept] = []
         self._buffer: Tensor | None = None
         self._used = 0
 
-    def attend(self, call: AttentionCall, out: Tensor, forward: Forward) -> bool:
+    @property
+    def notes(self) -> dict[str, str]:
+        """Why a measure is undefined for some calls, by measure."""
+        return self._weighing.notes
+
+    def attend(self, call: AttentionCall, out: Tensor, forward: Forward, caller: nn.Module | None) -> bool:
         """Compute the output into `out [B, H, N, d_v]` and measure in the same pass; False: nothing was done."""
         statistics = fused_attention(call, out, _shared_geometry(call, forward))
         if statistics is not None:
-            self.record(call, out, 0.0, forward, statistics)
+            self.record(call, out, 0.0, forward, caller, statistics)
         return statistics is not None
 
     def record(
@@ -71,15 +108,20 @@ class Recorder:
         out: Tensor,
         dropout: float,
         forward: Forward,
+        caller: nn.Module | None,
         statistics: RowStatistics | None = None,
     ) -> None:
-        """Measure one call. `out [B, H, N, d_v]` is what the model computed, for verification."""
+        """Measure one call, made by module `caller`. `out [B, H, N, d_v]` is what the model computed."""
         geometry = _shared_geometry(call, forward)
         if statistics is None:
             statistics = row_statistics(call, geometry=geometry)
         if call.q.device.type == "mps":
             statistics = _on_host(statistics)  # it has no float64
-        part = summarise(statistics, self.profile.measures)
+        weighed = Weighed()
+        if not self._weighing.idle:
+            weight = output_weight_of(caller, out.shape[1] * out.shape[3])
+            weighed = self._weighing.of(call, statistics, out, forward, weight)
+        part = summarise(statistics, self._row_measures, weighed.values)
         place, (_, H, _, d) = call.place, call.q.shape
         layer = Layer(
             place.layer, place.name, H, max(1, H // place.kv_groups), d, (place.kind,), (place.phase,), 1,
@@ -94,8 +136,33 @@ class Recorder:
                 # float32 is held to 1e-5; a coarser output to the two digits that it keeps.
                 layer.bound = max(1e-5, 2 * torch.finfo(out.dtype).eps)
         group = Group(place.layer, place.call, place.phase, place.kind)
-        names = _sequence_names(forward, call.q.shape[0], part.cluster_sum.shape[2])
-        self._keep(layer, group, part, names, error)
+        rows, clusters = call.q.shape[0], part.cluster_sum.shape[2]
+        names = _sequence_names(forward, rows, clusters)
+        texts = None
+        if forward.identity is not None and rows % len(forward.sequences) == 0:
+            texts = _Texts(forward.identity, forward.sequences, clusters, clusters // rows)
+        self._keep(layer, group, part, names, texts, error)
+        for label, only in self._labels.rows(call, forward).items():
+            some = summarise(statistics, self._row_measures, weighed.values, only)
+            self._keep(layer, group, some, names, None, None, label)
+        self._put_totals(group, names, weighed)
+
+    def _put_totals(self, group: Group, names: tuple[int, ...], weighed: Weighed) -> None:
+        """Give what keys receive, and how alike heads are, to the profile; decoding goes on with its sequences."""
+        if weighed.keys is not None:
+            keys, open_keys = weighed.keys, self._open_keys.pop(group, None)
+            if open_keys is not None and open_keys[0] == names:
+                keys = open_keys[1].extended(keys)
+            if group.phase == "decode":
+                self._open_keys[group] = (names, keys)
+            self.profile.put_keys(group, names, _numbers(keys.alpha_sums()))
+        if weighed.pairs is not None:
+            pairs, open_pairs = weighed.pairs, self._open_pairs.pop(group, None)
+            if open_pairs is not None and open_pairs[0] == names:
+                pairs = PairSums(pairs.total + open_pairs[1].total, pairs.rows + open_pairs[1].rows)
+            if group.phase == "decode":
+                self._open_pairs[group] = (names, pairs)
+            self.profile.put_pairs(group, names, _numbers(pairs.sums))
 
     def end_of_forward(self) -> None:
         """Add what waits in the host's own memory to the profile; what waits on a device goes on waiting."""
@@ -118,15 +185,28 @@ class Recorder:
             if kept.verified:
                 kept.layer.verified = float(worst[0])
             try:
-                self.profile.record(kept.layer, kept.group, PartSums(**arrays, sequences=kept.sequences))
+                identities = None if kept.texts is None else kept.texts.identities()
+                part = PartSums(**arrays, sequences=kept.sequences, identities=identities)
+                self.profile.record(kept.layer, kept.group, part, kept.label)
             except ValueError as error:
                 self.unseen(kept.layer.name, str(error), "watch one configuration of the model at a time")
 
     def release(self) -> None:
         """Give back the buffer."""
         self._buffer, self._used = None, 0
+        self._open_keys.clear()
+        self._open_pairs.clear()
 
-    def _keep(self, layer: Layer, group: Group, part: Part, names: tuple[int, ...], error: Tensor | None) -> None:
+    def _keep(
+        self,
+        layer: Layer,
+        group: Group,
+        part: Part,
+        names: tuple[int, ...],
+        texts: _Texts | None,
+        error: Tensor | None,
+        label: str | None = None,
+    ) -> None:
         fields_of = {name: getattr(part, name) for name in PARTS}
         fields_of[ERROR] = part.counts.new_zeros(1) if error is None else error.double().reshape(1)
         size = sum(t.numel() for t in fields_of.values())
@@ -141,13 +221,17 @@ class Recorder:
         torch.cat([t.flatten() for t in fields_of.values()], out=buffer[self._used : self._used + size])
         self._used += size
         shapes = {name: t.shape for name, t in fields_of.items()}
-        self._waiting.append(_Kept(layer, group, names, shapes, verified=error is not None))
+        self._waiting.append(_Kept(layer, group, names, texts, shapes, error is not None, label))
 
     def unseen(self, name: str, reason: str, way_out: str) -> None:
         """Note a call that was not measured; warn the first time."""
         if self.profile.record_unseen(name, reason, way_out):
             where = f" in {name}" if name else " at the root"
             warnings.warn(f"headwise: attention{where} is not measured: {reason}; {way_out}", stacklevel=2)
+
+
+def _numbers(sums: ClusterSums) -> dict[str, Any]:
+    return {f.name: getattr(sums, f.name).cpu().numpy() for f in fields(sums)}
 
 
 def _shared_geometry(call: AttentionCall, forward: Forward) -> Geometry:

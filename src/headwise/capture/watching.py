@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from headwise.call import AttentionCall
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards
+from headwise.capture.labels import Groups, Labels
 from headwise.capture.modules import Running, running_modules
 from headwise.capture.names import Names
 from headwise.capture.placing import attending, heads_of, place_of, reads_tokens
@@ -27,8 +28,11 @@ from headwise.capture.recorder import Recorder
 from headwise.capture.sdpa import UnmeasurableError, place_for_output, read_call
 from headwise.capture.sequences import Sequences
 from headwise.capture.texts import Texts
+from headwise.capture.token_ids import TokenIds
 from headwise.capture.unseen import note_what_stayed_silent, other_attention
-from headwise.measures.catalogue import select
+from headwise.capture.weighing import Weighing
+from headwise.measures.blockwise import registered
+from headwise.measures.catalogue import CATALOGUE, select
 from headwise.profile import Profile
 
 # torch.nn.functional's own, also where a library has put something else in its place.
@@ -45,6 +49,8 @@ def watch(
     tokenizer: Any = None,
     tokens: Sequence[Sequence[str]] | None = None,
     real: Tensor | None = None,
+    groups: Groups | None = None,
+    seed: int = 0,
 ) -> Watch:
     """Measure what every attention head does while a model runs, from its own fused attention.
 
@@ -58,7 +64,9 @@ def watch(
 
     Args:
         model: Watch only this model, and name layers by its module paths. None: watch whatever runs.
-        measures: "default" or "all" (every row measure), or a list of names of `headwise.measures.catalogue`.
+        measures: "default" (every row measure); "all" (also those that need the weights themselves, a few rows at a
+            time: of tokens, of what heads write, of what keys receive, and between heads; several times as slow); or
+            a list of names of `headwise.measures.catalogue` and of `headwise.measure`.
         layers: Measure only these: layer numbers, or module paths (a path takes in everything below it).
         fuse: Let one kernel give output and statistics, where it can: without gradients and dropout, on a CPU. Faster
             than watching beside the model's own operation; outputs are then equal to 1e-5, not bit by bit.
@@ -66,6 +74,9 @@ def watch(
             again.
         tokenizer: Turns token ids into text for the page (anything with `decode`).
         tokens: The tokens as text, one list per sequence, where there is no tokenizer or there are no ids.
+        groups: A label for each sequence, in the order in which they are read, or a list of labels for each, one a
+            token of its row (padding too): `profile.table(group=...)` then tells of the rows of one label alone.
+        seed: Of the rows that are drawn where heads are compared with each other.
         real: Which tokens are no padding, `[B, L]` (True or 1 = real), where the model's `attention_mask` argument
             does not say it.
 
@@ -77,7 +88,7 @@ def watch(
         ValueError: An unknown measure or layer.
         TypeError: `model` is no module.
     """
-    return Watch(model, measures, layers, fuse, verify, tokenizer, tokens, real)
+    return Watch(model, measures, layers, fuse, verify, tokenizer, tokens, real, groups, seed)
 
 
 class Watch:
@@ -93,17 +104,24 @@ class Watch:
         tokenizer: Any,
         tokens: Sequence[Sequence[str]] | None,
         real: Tensor | None,
+        groups: Groups | None,
+        seed: int,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"watch: model must be a torch.nn.Module or None; got {type(model).__name__}")
-        self.profile = Profile(select(measures))
+        selection = select(measures, tuple(registered()))
+        self.profile = Profile(selection.columns)
+        self.profile.entries = {
+            name: one for name, one in registered().items() if name in selection.blockwise and name not in CATALOGUE
+        }
         self._model = model
         self._wanted = None if layers is None else tuple(layers)
         self._real = real
         self._fuse = fuse
         self._names = Names(model)
         self._names.check(self._wanted)
-        self._recorder = Recorder(self.profile, verify)
+        weighing = Weighing(selection, TokenIds(tokenizer, tokens), seed)
+        self._recorder = Recorder(self.profile, selection.rows, weighing, verify, Labels(groups))
         self._texts = Texts(self.profile, tokenizer, tokens)
         self._forwards = Forwards(self._begin, self._recorder.end_of_forward)
         self._compiled = CompiledParts(model)
@@ -158,6 +176,8 @@ class Watch:
         # The profile may live on: it must not keep the model and our buffers alive.
         self.profile.pending = None
         self._recorder.release()
+        for name, why in self._recorder.notes.items():
+            self.profile.note(f"{name}: undefined for some calls: {why}")
 
     def _tell_of_missing_layers(self) -> None:
         ran = len(self._names.caught_paths)
@@ -223,7 +243,7 @@ class Watch:
         try:
             with quiet(place.device):
                 call, out, _ = self._read(args, kwargs, place, located)
-                return place if self._recorder.attend(call, out, located.forward) else None
+                return place if self._recorder.attend(call, out, located.forward, located.caller) else None
         except UnmeasurableError:
             return None  # told when the model's own operation has run
 
@@ -232,7 +252,7 @@ class Watch:
         try:
             with quiet(out.device):
                 call, out, dropout = self._read(args, kwargs, out, located)
-                self._recorder.record(call, out, dropout, located.forward)
+                self._recorder.record(call, out, dropout, located.forward, located.caller)
         except UnmeasurableError as error:
             self._recorder.unseen(located.name, error.reason, error.way_out)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end somebody's training run; it is told
@@ -280,6 +300,12 @@ class _Located:
     number: int
     name: str
     index: int
+
+    @property
+    def caller(self) -> nn.Module | None:
+        """The module that attends."""
+        running = attending(self.stack)
+        return None if running is None else running.module
 
 
 class _Mode(TorchFunctionMode):

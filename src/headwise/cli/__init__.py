@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 # A command and its module, which has add_arguments(parser) and run(arguments) -> exit code. Its docstring
 # is the command's help; what it runs is imported only inside run, so that help comes at once.
-COMMANDS = {"profile": "profiling", "view": "viewing", "lesson": "lesson", "doctor": "doctor"}
+COMMANDS = {
+    "profile": "profiling",
+    "view": "viewing",
+    "compare": "comparing",
+    "study": "study",
+    "lesson": "lesson",
+    "bench": "bench",
+    "doctor": "doctor",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from headwise.cli import outputs
+from headwise.errors import InputError
+from headwise.measures.catalogue import PAIR_MEASURES
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from headwise.profile import Profile
 
 STDOUT = "-"
+PAIRS = tuple(measure.name for measure in PAIR_MEASURES)
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, save: bool) -> None:
@@ -32,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, save: bool) -> None:
         help="write everything as JSON; without FILE to stdout, instead of the tables",
     )
     parser.add_argument("--csv", metavar="FILE", help="write the table, a row a head")
+    parser.add_argument("--parquet", metavar="FILE", help='write the table as Parquet: pip install "headwise[parquet]"')
     parser.add_argument("--force", action="store_true", help="replace outputs that exist")
 
 
@@ -45,9 +50,11 @@ def plan(arguments: argparse.Namespace, reads: Sequence[Path] = ()) -> list[outp
     Raises:
         InputError: An output cannot be written, or exists and --force was not given.
     """
-    asked = {f"--{name}": getattr(arguments, name, None) for name in ("out", "save", "json", "csv")}
+    asked = {f"--{name}": getattr(arguments, name, None) for name in ("out", "save", "json", "csv", "parquet")}
     if asked["--json"] == STDOUT:
         asked["--json"] = None
+    if asked["--parquet"] and find_spec("pyarrow") is None:
+        raise InputError('--parquet: pyarrow is not installed: pip install "headwise[parquet]"')
     return outputs.plan(asked, force=arguments.force, reads=reads)
 
 
@@ -64,21 +71,39 @@ def write(planned: Sequence[outputs.Output], profile: Profile) -> None:
         "--out": lambda: page(profile).encode(),
         "--save": lambda: files.packed(profile),
         "--json": lambda: as_json(profile).encode(),
+        "--parquet": lambda: as_parquet(profile),
         "--csv": lambda: profile.table().to_csv(index=False).encode(),
     }
     outputs.write(planned, makers)
 
 
+def as_parquet(profile: Profile) -> bytes:
+    """The table as Parquet, with what each measure means in the metadata of the file (key `measures`, JSON)."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.Table.from_pandas(profile.table(), preserve_index=False)
+    meanings = json.dumps({name: asdict(profile.entry(name)) for name in profile.measures})
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"measures": meanings.encode()})
+    sink = pa.BufferOutputStream()
+    parquet.write_table(table, sink)
+    return bytes(sink.getvalue())
+
+
 def as_json(profile: Profile) -> str:
     """The whole profile as JSON; what is undefined (NaN) is null."""
+    pairs = {name: profile.pairs(name).to_dict("records") for name in PAIRS if profile.pair_totals}
     content = {
         "info": dict(profile.info),
         "measures": list(profile.measures),
         "layers": [asdict(layer) for layer in profile.layers],
         "heads": profile.table().to_dict("records"),
         "highlights": [asdict(highlight) for highlight in profile.highlights()],
+        "roles": profile.roles().to_dict("records"),
+        "notes": profile.notes,
         "unseen": [asdict(unseen) for unseen in profile.unseen],
         "verified": profile.verified,
+        "pairs": pairs,
     }
     return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
 

@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--attn-implementation", metavar="NAME", help="sdpa, eager, ... (default: the model's)")
     parser.add_argument("--layers", metavar="LIST", help="only these: 0,3-5, or module paths")
+    parser.add_argument(
+        "--measures",
+        metavar="LIST",
+        help="default; all (also what needs the weights: tokens, values, keys, pairs of heads); or names: first,js",
+    )
     parser.add_argument("--window", metavar="N", type=_count, help="tokens of a window of --file")
     parser.add_argument("--batch-size", metavar="N", type=_count, help="windows read at once")
     parser.add_argument(
@@ -58,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from headwise.cli.failures import INTERRUPTED, say
 
     layers = parse_layers(arguments.layers)
+    measures = parse_measures(arguments.measures)
     if arguments.text is not None:
         if arguments.window is not None:
             raise InputError("--window cuts a --file; --text is read whole")
@@ -71,7 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         cut = windows.cut(opened, text, arguments.window)
     recorded = recording.record(
-        opened, cut, batch_size=arguments.batch_size, layers=layers, fuse=arguments.fuse, verify=arguments.verify
+        opened,
+        cut,
+        batch_size=arguments.batch_size,
+        layers=layers,
+        measures=measures,
+        fuse=arguments.fuse,
+        verify=arguments.verify,
     )
     profile = recorded.profile
     soundness.require_sound(profile, opened, layers)
@@ -117,6 +129,24 @@ def parse_layers(value: str | None) -> list[int | str] | None:
                 f"--layers {value!r}: expected numbers, ranges or module paths, as in 0,3-5; got {entry!r}"
             )
     return layers
+
+
+def parse_measures(value: str | None) -> str | list[str]:
+    """What `--measures` asks for, as `headwise.watch` takes it.
+
+    Raises:
+        InputError: A measure that does not exist.
+    """
+    from headwise.measures.catalogue import CATALOGUE
+
+    names = [name for name in map(str.strip, (value or "default").split(",")) if name]
+    if names in (["default"], ["all"]):
+        return names[0]
+    wrong = [name for name in names if name not in CATALOGUE]
+    if wrong or not names:
+        came = ", ".join(wrong) or repr(value)
+        raise InputError(f"--measures: expected default, all, or names among {', '.join(CATALOGUE)}; got {came}")
+    return names
 
 
 def _count(value: str) -> int:

@@ -44,6 +44,7 @@ def record(
     *,
     batch_size: int | None = None,
     layers: list[int | str] | None = None,
+    measures: str | list[str] = "default",
     fuse: bool = False,
     verify: bool = False,
 ) -> Recording:
@@ -61,7 +62,9 @@ def record(
     import headwise
 
     try:
-        watching = headwise.watch(opened.model, layers=layers, fuse=fuse, verify=verify, tokenizer=opened.tokenizer)
+        watching = headwise.watch(
+            opened.model, measures=measures, layers=layers, fuse=fuse, verify=verify, tokenizer=opened.tokenizer
+        )
     except ValueError as error:  # a module path that the model does not have
         raise InputError(f"--layers: {str(error).removeprefix('layers: ')}") from error
     read = tokens = 0

@@ -135,10 +135,10 @@ def _pattern(profile: Profile) -> str | None:
 
 
 def _pooled(heads: pd.DataFrame, measure: str) -> float:
-    from headwise.measures.catalogue import BY_NAME
+    from headwise.measures.catalogue import CATALOGUE
 
     values = heads[measure]
-    return float(values.max() if BY_NAME[measure].summary == "max" else values.mean())
+    return float(values.max() if CATALOGUE[measure].summary == "max" else values.mean())
 
 
 def _number(value: float, decimals: int) -> str:

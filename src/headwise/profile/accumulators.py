@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from headwise.profile.clusters import Clusters
 
-    Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from headwise.profile.clusters import Array, Identities
 
 COUNTS = ("rows", "masked_rows", "padded_rows", "nonfinite_rows")
 MOMENTS = ("rows", "mean", "m2", "low", "high")
@@ -31,6 +30,7 @@ class PartSums:
         rows: Rows where the measure is defined `[K, H]`; then their mean, squared deviations and extremes.
         cluster_sum: `[K, H, C]` per sequence, and the rows of each in `cluster_rows`.
         sequences: A name for each of the C sequences: rows that come later under the same name belong to it.
+        identities: Which text each of them is `[C]`, the same number in every profile; 0 or None: not known.
         offsets: Histogram `[H, 18]` of own key minus argmax.
         bin_sum: `[K, H, P]` per position bin, and its rows in `bin_rows`.
     """
@@ -47,6 +47,7 @@ class PartSums:
     bin_sum: Array
     bin_rows: Array
     sequences: tuple[int, ...] = ()
+    identities: Identities | None = None
 
 
 @dataclass
@@ -59,12 +60,15 @@ class Accumulator:
             (sum S_c), `ss` (S_c^2), `sn` (S_c N_c), `n` (N_c), `nn` (N_c^2).
         open_names: Sequences that may go on (decoding adds rows to them); `open_sum` and `open_rows [K, H, C]` are
             their sums so far, not squared yet.
+        clusters: The sums of each sequence that has ended; None where they are not kept.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
     open_names: tuple[int, ...] = ()
     open_sum: Array | None = None
     open_rows: Array | None = None
+    open_identities: Identities | None = None
+    clusters: Clusters | None = field(default_factory=Clusters)
 
     def add(self, part: PartSums) -> None:
         """Add the rows of one call."""
@@ -75,7 +79,7 @@ class Accumulator:
         shape = part.cluster_sum.shape
         if self.open_sum is None or self.open_rows is None or self.open_sum.shape != shape:
             self.open_sum, self.open_rows = np.zeros(shape), np.zeros(shape)
-        self.open_names = part.sequences
+        self.open_names, self.open_identities = part.sequences, part.identities
         self.open_sum += part.cluster_sum
         self.open_rows += part.cluster_rows
         self._combine({name: getattr(part, name) for name in (*ADDED, *MOMENTS)})
@@ -84,21 +88,38 @@ class Accumulator:
         """No sequence goes on from here."""
         if self.open_names and self.open_sum is not None and self.open_rows is not None:
             self._combine(_cluster_sums(self.open_sum, self.open_rows))
+            if self.clusters is not None:
+                self.clusters.append(self.open_sum, self.open_rows, self.open_identities)
             # Kept for the next sequences.
             self.open_sum[...] = 0
             self.open_rows[...] = 0
         self.open_names = ()
 
     def closed(self) -> Accumulator:
-        """A copy in which no sequence is open; this one is left as it is."""
-        copy = Accumulator({name: array.copy() for name, array in self.arrays.items()})
+        """A copy of the sums in which no sequence is open, without those of each; this one is left as it is."""
+        copy = Accumulator({name: array.copy() for name, array in self.arrays.items()}, clusters=None)
         if self.open_names and self.open_sum is not None and self.open_rows is not None:
             copy._combine(_cluster_sums(self.open_sum, self.open_rows))
+        return copy
+
+    def by_sequence(self) -> Clusters | None:
+        """The sums of each sequence, also of those that are open; None where they are not kept."""
+        if self.clusters is None or not self.open_names or self.open_sum is None or self.open_rows is None:
+            return self.clusters
+        copy = Clusters()
+        if self.clusters.count:
+            copy.append(*self.clusters.arrays())
+        copy.append(self.open_sum, self.open_rows, self.open_identities)
         return copy
 
     def merge(self, other: Accumulator) -> None:
         """Add everything of another accumulator of the same group."""
         self.close()
+        theirs = other.by_sequence()
+        if theirs is None:
+            self.clusters = None
+        elif self.clusters is not None and theirs.count:
+            self.clusters.append(*theirs.arrays())
         self._combine(other.closed().arrays)
 
     def _combine(self, new: dict[str, Array]) -> None:
@@ -139,7 +160,7 @@ class Accumulator:
         low, high = (np.where(some, a[name][k], none) for name in ("low", "high"))
         std = np.where(some, np.sqrt(np.maximum(a["m2"][k], 0) / np.maximum(rows, 1)), none)
         is_max = summary == "max"
-        se = none if is_max else _clustered_error({name: a[name][k] for name in CLUSTERS})
+        se = none if is_max else clustered_error({name: a[name][k] for name in CLUSTERS})
         return {"": high if is_max else mean, "_std": std, "_min": low, "_max": high, "_se": se}
 
 
@@ -157,7 +178,7 @@ def _cluster_sums(total: Array, rows: Array) -> dict[str, Array]:
     }
 
 
-def _clustered_error(sums: dict[str, Array]) -> Array:
+def clustered_error(sums: dict[str, Array]) -> Array:
     """Standard error of the ratio sum S_c / sum N_c: residuals S_c - mean N_c, with the C / (C - 1) correction."""
     import numpy as np
 

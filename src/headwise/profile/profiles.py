@@ -6,15 +6,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.measures.catalogue import BY_NAME, OFFSETS
+from headwise.measures.catalogue import BY_NAME, CATALOGUE, OFFSETS, Measure
 from headwise.profile.accumulators import COUNTS, Accumulator, PartSums
 from headwise.profile.highlights import Highlight, highlights
 from headwise.profile.records import Group, Layer, Sequence, Unseen, worse
+from headwise.profile.totals import Totals
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray
+
+    from headwise.measures.roles import Thresholds
 
 KEPT_SEQUENCES = 16
+
+KEPT_SUMS = 1 << 23
+"""Numbers that the sums of single sequences may take (64 MB): two for each sequence, head and measure."""
 
 Info = dict[str, str | int | float]
 
@@ -27,17 +34,29 @@ class Profile:
     Attributes:
         measures: Names of the measures, in table order (`headwise.measures.catalogue` says what each means).
         groups: The sums of each (layer, call, phase, kind).
+        labelled: The same of the rows of one label alone, by label (`watch(groups=...)`).
+        key_totals: What the keys of each group received, by position.
+        pair_totals: How alike each two heads of a group are.
+        entries: The catalogue entries of users' own measures.
+        notes: What the numbers leave out, and why.
         info: Free facts about the run (versions, model, dtype, device, source).
     """
 
     def __init__(self, measures: Iterable[str] = tuple(BY_NAME)) -> None:
         self.measures: tuple[str, ...] = tuple(measures)
         self.groups: dict[Group, Accumulator] = {}
+        self.labelled: dict[str, dict[Group, Accumulator]] = {}
+        self.key_totals: dict[Group, Totals] = {}
+        self.pair_totals: dict[Group, Totals] = {}
+        self.entries: dict[str, Measure] = {}
+        self.notes: list[str] = []
         self.info: Info = {}
         self._layers: dict[int, Layer] = {}
         self._unseen: list[Unseen] = []
         self._sequences: list[Sequence] = []
         self._recorded_sequences = 0
+        self._kept_sums = 0
+        self._unpairable = ""
         # Whoever records may hold back sums on a device; called before anything is read.
         self.pending: Callable[[], None] | None = None
 
@@ -89,20 +108,132 @@ class Profile:
         self._settle()
         return self._recorded_sequences
 
-    def table(self) -> pd.DataFrame:
+    @property
+    def unpairable(self) -> str:
+        """Why sequences cannot be paired with those of another profile when the two are compared; "" if they can.
+
+        The sums of every single sequence are kept up to `KEPT_SUMS` numbers; beyond that only what all means and
+        standard errors of this profile itself need.
+        """
+        self._settle()
+        return self._unpairable
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of `watch(groups=...)` that rows were recorded under."""
+        self._settle()
+        return list(self.labelled)
+
+    def entry(self, measure: str) -> Measure:
+        """What a measure is: its title, formula, unit, range and source."""
+        return (
+            self.entries.get(measure) or CATALOGUE.get(measure) or Measure(measure, measure, "", "", None, None, "", "")
+        )
+
+    def table(self, group: str | None = None) -> pd.DataFrame:
         """A row for each head of each (layer, call, phase, kind).
 
         Columns: `layer, head, label, name, call, phase, kind, kv_head, rows, masked_rows, padded_rows,
         nonfinite_rows`, then each measure (its mean over rows; `max_score`: the maximum) with `_std`, `_min`,
-        `_max` (over rows) and `_se` (of the mean, clustered by sequence). NaN = undefined.
+        `_max` (over rows) and `_se` (of the mean, clustered by sequence), then `alpha_first` with its `_se` where what
+        keys receive was summed. NaN = undefined.
+
+        Args:
+            group: Only rows of this label of `watch(groups=...)`.
+
+        Raises:
+            ValueError: No rows were recorded under this label.
         """
         import pandas as pd
 
         self._settle()
-        tables = [self._group_table(group) for group in self._ordered()]
+        sums = self.groups
+        if group is not None:
+            if group not in self.labelled:
+                raise ValueError(f"table: expected a group among {', '.join(self.labelled) or 'none'}; got {group!r}")
+            sums = self.labelled[group]
+        tables = [self._group_table(one, sums[one], group is None) for one in self.ordered() if one in sums]
         if tables:
             return pd.concat(tables, ignore_index=True)
         return pd.DataFrame(columns=self._column_names())
+
+    def keys(self) -> pd.DataFrame:
+        """What every key receives: `alpha_j = sum_i p_ij / #{i that may see j}`, averaged over sequences.
+
+        Recorded by `watch(measures="all")` or `["alpha_first"]`. Source: Gu et al. 2024.
+
+        Returns:
+            Columns `layer, head, label, call, phase, kind, position, sequences, alpha, alpha_se`: position 0 is the
+            first real key f of a sequence.
+        """
+        from headwise.profile.reading import keys_table
+
+        return keys_table(self)
+
+    def sink_rate(self, eps: float = 0.3) -> float:
+        """The share of heads whose first key receives more than `eps` from a row that may see it, 0..1.
+
+        Published rates (Gu et al. 2024) use eps 0.3, texts of 64 tokens and 100 of them: compare at those only.
+        """
+        from headwise.profile.reading import sink_rate
+
+        return sink_rate(self, eps)
+
+    def pairs(self, measure: str = "bc") -> pd.DataFrame:
+        """How alike the heads of a layer are, by a measure between heads: bc, hellinger, js or output_similarity.
+
+        Recorded by `watch(measures="all")` or by the measure's name.
+
+        Returns:
+            Columns `layer, a, b, call, phase, kind, <measure>, <measure>_se, sequences`: a row for each two heads.
+        """
+        from headwise.profile.reading import pairs_table
+
+        return pairs_table(self, measure)
+
+    def roles(self, thresholds: Thresholds | None = None, induction: pd.DataFrame | None = None) -> pd.DataFrame:
+        """Labels for heads, each with its evidence; a head can have several (docs/measures.md, Roles).
+
+        Args:
+            thresholds: From where on a head has a role; None: those of docs/measures.md.
+            induction: What `headwise.induction_scores` found of the same model: without it no head is labelled an
+                induction head, because texts repeat themselves by chance.
+
+        Returns:
+            Columns `layer, head, label, call, phase, kind, role, value, spread, threshold, evidence`: a row for each
+            role; `spread` is the standard error over sequences.
+        """
+        from headwise.profile.reading import roles_table
+
+        return roles_table(self, thresholds, induction)
+
+    def to_xarray(self) -> xarray.Dataset:
+        """The table as an xarray Dataset over (layer, head): needs `pip install "headwise[xarray]"`.
+
+        Returns:
+            A variable for each measure, with `units`, `long_name` and `description`; coordinates `label` and `name`.
+            Layers with fewer heads are filled up with NaN. A model with several calls, phases or kinds has them as a
+            third dimension `group`.
+
+        Raises:
+            ImportError: xarray is not installed.
+        """
+        from headwise.profile.reading import dataset
+
+        return dataset(self)
+
+    def heads(self, condition: str) -> list[tuple[int, int]]:
+        """Heads as plain pairs (layer, head), for other tools.
+
+        Args:
+            condition: On columns of the table, as pandas' `query` takes it: `"first > 0.5 and entropy_ratio < 0.4"`.
+
+        Raises:
+            ValueError: A condition that cannot be read.
+        """
+        from headwise.profile.reading import heads_where
+
+        return heads_where(self, condition)
 
     def by_position(self, measure: str) -> pd.DataFrame:
         """The mean of a measure by position: length effects made visible.
@@ -115,7 +246,7 @@ class Profile:
 
         k = self._index(measure)
         records = []
-        for group in self._ordered():
+        for group in self.ordered():
             sums = self.groups[group]
             total, rows = sums.arrays["bin_sum"][k], sums.arrays["bin_rows"][k]
             for head, b in zip(*rows.nonzero(), strict=True):
@@ -133,7 +264,7 @@ class Profile:
         self._settle()
         names = [*map(str, OFFSETS), "other"]
         records = []
-        for group in self._ordered():
+        for group in self.ordered():
             sums = self.groups[group]
             for head, counts in enumerate(sums.arrays["offsets"]):
                 place = {"layer": group.layer, "head": head, "label": f"L{group.layer}H{head}"}
@@ -147,8 +278,11 @@ class Profile:
 
     # Recording
 
-    def record(self, layer: Layer, group: Group, part: PartSums) -> None:
-        """Add the sums of one attention call."""
+    def record(self, layer: Layer, group: Group, part: PartSums, label: str | None = None) -> None:
+        """Add the sums of one attention call, or of those of its rows that have a label."""
+        if label is not None:
+            self.labelled.setdefault(label, {}).setdefault(group, Accumulator(clusters=None)).add(part)
+            return
         if layer.layer in self._layers:
             known = self._layers[layer.layer]
             if known.num_heads != layer.num_heads:
@@ -159,7 +293,24 @@ class Profile:
             known.absorb(layer)
         else:
             self._layers[layer.layer] = layer
-        self.groups.setdefault(group, Accumulator()).add(part)
+        sums = self._sums(group)
+        before = sums.clusters.numbers if sums.clusters else 0
+        sums.add(part)
+        if sums.clusters:
+            self._count_kept(self._kept_sums + sums.clusters.numbers - before)
+
+    def put_keys(self, group: Group, names: tuple[int, ...], sums: dict[str, Any]) -> None:
+        """Set what the keys of named sequences have received so far, arrays `[H, T]`: see `Totals`."""
+        self.key_totals.setdefault(group, Totals()).put(names, sums)
+
+    def put_pairs(self, group: Group, names: tuple[int, ...], sums: dict[str, Any]) -> None:
+        """Set how alike the heads were in named sequences so far, arrays `[4, H, H]`: see `Totals`."""
+        self.pair_totals.setdefault(group, Totals()).put(names, sums)
+
+    def note(self, text: str) -> None:
+        """Note what the numbers leave out, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def record_unseen(self, name: str, reason: str, way_out: str, count: int = 1) -> bool:
         """Note attention that was not measured; True if this is the first time."""
@@ -174,6 +325,17 @@ class Profile:
         """Note sequences that the model read: `total` were read; the first few of `sequences` are kept."""
         self._sequences.extend(sequences[: max(0, KEPT_SEQUENCES - len(self._sequences))])
         self._recorded_sequences += total
+
+    def drop_sequence_sums(self, reason: str) -> None:
+        """Keep the sums of single sequences no longer; `reason` says why, to whoever compares this profile."""
+        self._unpairable = self._unpairable or reason
+        self._kept_sums = 0
+        for sums in self.groups.values():
+            sums.clusters = None
+
+    def count_sequence_sums(self) -> None:
+        """Count the sums of single sequences afresh, and drop them if they are more than may be kept."""
+        self._count_kept(sum(sums.clusters.numbers for sums in self.groups.values() if sums.clusters))
 
     def merge(self, other: Profile) -> Profile:
         """Add everything that another profile of the same model recorded; returns this profile.
@@ -205,8 +367,20 @@ class Profile:
                 mine[number].absorb(layer)
             else:
                 mine[number] = deepcopy(layer)
+        if other.unpairable:
+            self.drop_sequence_sums(other.unpairable)
         for group, sums in other.groups.items():
-            self.groups.setdefault(group, Accumulator()).merge(sums)
+            self._sums(group).merge(sums)
+        self.count_sequence_sums()
+        for label, groups in other.labelled.items():
+            for group, sums in groups.items():
+                self.labelled.setdefault(label, {}).setdefault(group, Accumulator(clusters=None)).merge(sums)
+        for mine_of, theirs_of in ((self.key_totals, other.key_totals), (self.pair_totals, other.pair_totals)):
+            for group, totals in theirs_of.items():
+                mine_of.setdefault(group, Totals()).merge(totals)
+        self.entries = {**other.entries, **self.entries}
+        for text in other.notes:
+            self.note(text)
         for unseen in other.unseen:
             self.record_unseen(unseen.name, unseen.reason, unseen.way_out, unseen.count)
         self.record_sequences(other.sequences, other.num_sequences)
@@ -246,6 +420,7 @@ class Profile:
         notes = [", ".join(f"{count:,} {what}{'s' if count != 1 else ''}" for count, what in parts)]
         if self.verified is not None:
             notes.append(f"verified: worst |Pv - out| = {self.verified:.1e}")
+        notes += self.notes
         notes += [f"not measured: {u.name or 'at the root'}: {u.reason}; {u.way_out}" for u in self._unseen]
         rows = [] if table.empty else [table[shown].to_string(index=False, float_format="{:.3f}".format)]
         return "\n".join([*rows, *notes])
@@ -264,7 +439,19 @@ class Profile:
         if self.pending is not None:
             self.pending()
 
-    def _ordered(self) -> list[Group]:
+    def _sums(self, group: Group) -> Accumulator:
+        if group not in self.groups:
+            self.groups[group] = Accumulator(clusters=None) if self._unpairable else Accumulator()
+        return self.groups[group]
+
+    def _count_kept(self, numbers: int) -> None:
+        self._kept_sums = numbers
+        if numbers > KEPT_SUMS:
+            self.drop_sequence_sums(f"a profile read more sequences than it keeps one by one ({KEPT_SUMS:,} numbers)")
+
+    def ordered(self) -> list[Group]:
+        """The groups in table order."""
+        self._settle()
         return sorted(self.groups, key=lambda g: (g.layer, g.call, g.phase != "prefill", g.kind))
 
     def _index(self, measure: str) -> int:
@@ -277,10 +464,10 @@ class Profile:
         place = ["layer", "head", "label", "name", "call", "phase", "kind", "kv_head", *COUNTS]
         return place + [m + part for m in self.measures for part in ("", "_std", "_min", "_max", "_se")]
 
-    def _group_table(self, group: Group) -> pd.DataFrame:
+    def _group_table(self, group: Group, accumulator: Accumulator, with_keys: bool) -> pd.DataFrame:
         import pandas as pd
 
-        layer, sums = self._layers[group.layer], self.groups[group].closed()
+        layer, sums = self._layers[group.layer], accumulator.closed()
         heads = range(layer.num_heads)
         per_kv = max(1, layer.num_heads // max(1, layer.num_kv_heads))
         columns: dict[str, Any] = {
@@ -295,6 +482,9 @@ class Profile:
         }
         columns |= {name: sums.arrays["counts"][i].astype("int64") for i, name in enumerate(COUNTS)}
         for k, measure in enumerate(self.measures):
-            summary = BY_NAME[measure].summary if measure in BY_NAME else "mean"
+            summary = self.entry(measure).summary
             columns |= {measure + part: value for part, value in sums.columns(k, summary).items()}
+        if with_keys and group in self.key_totals:
+            keys = self.key_totals[group].closed()
+            columns |= {"alpha_first": keys.mean()[:, 0], "alpha_first_se": keys.error()[:, 0]}
         return pd.DataFrame(columns)

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headwise.measures.catalogue import BY_NAME, Measure
+from headwise.measures.catalogue import Measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ def payload(profile: Profile) -> dict[str, Any]:
     return {
         "info": {str(key): _plain(value) for key, value in profile.info.items()},
         "summary": _summary(profile, table),
-        "measures": [_measure(name) for name in measures],
+        "measures": [_measure(profile.entry(name)) for name in measures],
         "layers": [_plain(asdict(layer)) for layer in profile.layers],
         "by": by,
         "groups": groups,
@@ -96,9 +96,8 @@ def _numbers(values: Iterable[float]) -> list[float | int | None]:
     return kept
 
 
-def _measure(name: str) -> dict[str, Any]:
+def _measure(measure: Measure) -> dict[str, Any]:
     """The catalogue's entry; `fixed` says that the range is 0 to 1 for every head."""
-    measure = BY_NAME.get(name) or Measure(name, name, "", "", None, None, "", "")
     return {**asdict(measure), "fixed": measure.low == 0 and measure.high == "1"}
 
 

@@ -1,0 +1,65 @@
+"""Labels: which rows belong to which of the caller's groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from headwise.call import AttentionCall
+from headwise.capture.forwards import Forward
+
+Groups: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
+
+
+class Labels:
+    """A label per sequence, or per token of a sequence.
+
+    Args:
+        groups: As in `headwise.watch`; None: no groups.
+
+    Raises:
+        ValueError: Neither a list of labels nor a list of lists of labels.
+    """
+
+    def __init__(self, groups: Groups | None) -> None:
+        self._groups = None if groups is None else list(groups)
+        some = self._groups or []
+        by_sequence = all(isinstance(one, str) for one in some)
+        by_token = all(
+            not isinstance(one, str) and isinstance(one, Sequence) and all(isinstance(x, str) for x in one)
+            for one in some
+        )
+        if isinstance(groups, str) or not (by_sequence or by_token) or self._groups == []:
+            raise ValueError(
+                "groups: expected a label for each sequence, as in ['en', 'zh'], or a list of labels for each, one a "
+                f"token; got {groups!r:.80}"
+            )
+
+    def rows(self, call: AttentionCall, forward: Forward) -> dict[str, Tensor]:
+        """The rows of each label, bool `[B, N]`, of those that occur in a call.
+
+        A sequence without labels belongs to none. Where labels are by token, decoding goes on with them as far as
+        they go; the rows of an encoder-decoder's cross-attention and of windows have none.
+        """
+        B, _, N, _ = call.sizes
+        if self._groups is None or len(forward.sequences) != B:
+            return {}
+        given = [self._groups[n - 1] if 0 < n <= len(self._groups) else None for n in forward.sequences]
+        found: dict[str, Tensor] = {}
+        for row, labels in enumerate(given):
+            if isinstance(labels, str):
+                _rows_of(found, labels, B, N)[row] = True
+            elif labels is not None and not call.is_cross:
+                start = forward.past or 0
+                for position, label in enumerate(labels[start : start + N]):
+                    _rows_of(found, label, B, N)[row, position] = True
+        return {label: rows.to(call.q.device) for label, rows in found.items()}
+
+
+def _rows_of(found: dict[str, Tensor], label: str, batch: int, num_rows: int) -> Tensor:
+    if label not in found:
+        found[label] = torch.zeros(batch, num_rows, dtype=torch.bool)
+    return found[label]

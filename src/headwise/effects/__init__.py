@@ -1,0 +1,1 @@
+"""Effects: what heads do when a model is given something, or loses something."""

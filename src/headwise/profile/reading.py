@@ -1,0 +1,144 @@
+"""Tables that a profile gives beside that of its heads: what keys receive, pairs of heads, roles."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from headwise.measures.catalogue import OFFSETS, PAIR_MEASURES
+from headwise.measures.roles import Thresholds, roles
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray
+
+    from headwise.profile.profiles import Profile
+    from headwise.profile.records import Group
+
+PLACE = ("call", "phase", "kind")
+EVIDENCE = ("self_focus", "previous", "next", "delimiter", "duplicate", "entropy_ratio", "alpha_first")
+PAIRS = tuple(measure.name for measure in PAIR_MEASURES)
+"""In the order in which their sums are kept."""
+
+
+def keys_table(profile: Profile) -> pd.DataFrame:
+    """See `Profile.keys`."""
+    import pandas as pd
+
+    columns = ["layer", "head", "label", *PLACE, "position", "sequences", "alpha", "alpha_se"]
+    tables = []
+    for group in _recorded(profile, "key_totals"):
+        totals = profile.key_totals[group].closed()
+        alpha, error, count = totals.mean(), totals.error(), totals.arrays["sequences"]
+        heads, positions = alpha.shape
+        head = [h for h in range(heads) for _ in range(positions)]
+        table = pd.DataFrame({
+            "layer": group.layer, "head": head, "label": [f"L{group.layer}H{h}" for h in head],
+            "call": group.call, "phase": group.phase, "kind": group.kind, "position": list(range(positions)) * heads,
+            "sequences": count.ravel().astype("int64"), "alpha": alpha.ravel(), "alpha_se": error.ravel(),
+        })  # fmt: skip
+        tables.append(table[table["sequences"] > 0])
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+
+
+def sink_rate(profile: Profile, eps: float) -> float:
+    """See `Profile.sink_rate`."""
+    first: list[float] = [
+        value
+        for group in _recorded(profile, "key_totals")
+        for value in profile.key_totals[group].closed().mean()[:, 0].tolist()
+        if not math.isnan(value)
+    ]
+    if not first:
+        raise ValueError('sink_rate: what keys receive was not recorded; watch with measures=["alpha_first"] or "all"')
+    return sum(value > eps for value in first) / len(first)
+
+
+def pairs_table(profile: Profile, measure: str) -> pd.DataFrame:
+    """See `Profile.pairs`."""
+    import pandas as pd
+
+    if measure not in PAIRS:
+        raise ValueError(f"pairs: expected a measure among {', '.join(PAIRS)}; got {measure!r}")
+    k = PAIRS.index(measure)
+    records = []
+    for group in _recorded(profile, "pair_totals"):
+        totals = profile.pair_totals[group].closed()
+        mean, error, count = totals.mean()[k], totals.error()[k], totals.arrays["sequences"][k]
+        place = {"call": group.call, "phase": group.phase, "kind": group.kind}
+        for a in range(len(mean)):
+            for b in range(a + 1, len(mean)):
+                names = {"layer": group.layer, "a": f"L{group.layer}H{a}", "b": f"L{group.layer}H{b}"}
+                found = {measure: mean[a, b], f"{measure}_se": error[a, b], "sequences": int(count[a, b])}
+                records.append(names | place | found)
+    return pd.DataFrame(records, columns=["layer", "a", "b", *PLACE, measure, f"{measure}_se", "sequences"])
+
+
+def roles_table(profile: Profile, thresholds: Thresholds | None, induction: pd.DataFrame | None) -> pd.DataFrame:
+    """See `Profile.roles`."""
+    import pandas as pd
+
+    limits = thresholds or Thresholds()
+    table = profile.table()
+    evidence: dict[str, Any] = {name: table[name].tolist() for name in EVIDENCE if name in table}
+    spread: dict[str, Any] = {name: table[f"{name}_se"].tolist() for name in evidence}
+    if induction is not None:
+        known = dict(zip(induction["label"], induction["induction"], strict=True))
+        errors = dict(zip(induction["label"], induction["induction_se"], strict=True))
+        evidence["induction"] = [known.get(label) for label in table["label"]]
+        spread["induction"] = [errors.get(label) for label in table["label"]]
+    counts = profile.offsets()
+    histogram = counts[[*map(str, OFFSETS), "other"]].to_numpy().tolist()
+    found = roles(evidence, offsets=histogram, spread=spread, thresholds=limits) if len(table) else []
+    records = []
+    for row, labels in zip(table.to_dict("records"), found, strict=True):
+        place = {name: row[name] for name in ("layer", "head", "label", *PLACE)}
+        for role in labels:
+            records.append(
+                place | {"role": role.label, "value": role.value, "spread": role.spread, "evidence": role.evidence}
+            )
+    columns = ["layer", "head", "label", *PLACE, "role", "value", "spread", "evidence"]
+    return pd.DataFrame(records, columns=columns)
+
+
+def dataset(profile: Profile) -> xarray.Dataset:
+    """See `Profile.to_xarray`."""
+    try:
+        import xarray
+    except ImportError:
+        raise ImportError('to_xarray: xarray is not installed: pip install "headwise[xarray]"') from None
+    table = profile.table()
+    place = [f"{call} {phase} {kind}" for call, phase, kind in zip(*(table[c] for c in PLACE), strict=True)]
+    several = len(set(place)) > 1
+    index = ["group", "layer", "head"] if several else ["layer", "head"]
+    measures = [name for name in (*profile.measures, "alpha_first") if name in table]
+    columns = [*measures, *(f"{name}_se" for name in measures), "label", "name", "rows"]
+    data = xarray.Dataset.from_dataframe(table.assign(group=place).set_index(index)[columns])
+    data = data.set_coords(["label", "name"])
+    for name in measures:
+        entry = profile.entry(name)
+        words = {"units": entry.unit or "1", "long_name": entry.title, "description": entry.reading}
+        data[name].attrs |= words | {"formula": entry.formula, "source": entry.source}
+        data[f"{name}_se"].attrs |= {"units": entry.unit or "1", "long_name": f"{entry.title}: standard error"}
+    data.attrs |= {key: value for key, value in profile.info.items() if value is not None}
+    return data
+
+
+def heads_where(profile: Profile, condition: str) -> list[tuple[int, int]]:
+    """See `Profile.heads`."""
+    table = profile.table()
+    try:
+        chosen = table.query(condition)
+        pairs = zip(chosen["layer"].tolist(), chosen["head"].tolist(), strict=True)
+    except (SyntaxError, NameError, ValueError, TypeError, KeyError, AttributeError) as error:
+        columns = ", ".join(("layer", "head", "name", "phase", "kind", "rows", *profile.measures))
+        raise ValueError(
+            f"heads: expected a condition on columns such as {columns}; got {condition!r}: {error}"
+        ) from None
+    return list(dict.fromkeys((int(layer), int(head)) for layer, head in pairs))
+
+
+def _recorded(profile: Profile, what: str) -> list[Group]:
+    """The groups that something was recorded of, in table order."""
+    ordered = profile.ordered()
+    return [group for group in ordered if group in getattr(profile, what)]
