@@ -11,7 +11,7 @@ from scripts import fetch_models
 
 from headwise.benchmarks import registry
 from headwise.benchmarks.cases import Case, Parameters
-from headwise.benchmarks.registry import ATTNREAD, BERTVIZ, EAGER, FUSED, PAGE, UNWATCHED, WATCHED
+from headwise.benchmarks.registry import ATTNREAD, BERTVIZ, EAGER, EVERYTHING, FUSED, PAGE, UNWATCHED, WATCHED
 
 WATCHING = (UNWATCHED, WATCHED, FUSED, EAGER)
 MINILM, SMOLLM2 = "minilm", "smollm2"
@@ -66,6 +66,7 @@ OWN = (
     registry.add(_smollm2("smollm2-2048", *WATCHING, tokens=2048)),
     # Eager weights at this length need 30 x 9 x 8192 x 8192 x 4 bytes = 72 GB: most machines will refuse.
     registry.add(_smollm2("smollm2-8192", *WATCHING, tokens=8192)),
+    registry.add(_smollm2("smollm2-4096", UNWATCHED, WATCHED, EVERYTHING, tokens=4096)),
     # attnread runs the model once for every 64 keys of every layer: short texts alone.
     registry.add(_smollm2("smollm2-256", *WATCHING, ATTNREAD, tokens=256)),
     registry.add(_page(128)),

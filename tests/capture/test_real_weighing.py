@@ -46,7 +46,7 @@ def test_every_measure_equals_eager(load: Any, causal: bool, padding: str) -> No
     listed = delimiters_of(tokenizer).numpy()[ids] & real
     for call in calls if causal is False else calls[::6]:  # plain loops over thirty layers would take minutes
         p = np.where(call.visible, call.weights, 0.0)
-        B, H, N, M = p.shape
+        B, H, N, _ = p.shape
         seen = np.broadcast_to(call.visible, p.shape)
         own, counted = own_keys(seen, causal=causal), np.broadcast_to(real[:, None], (B, H, N))
         rows = table[table["name"] == names[call.module]].sort_values("head")

@@ -80,7 +80,7 @@ def test_layers_kinds_groups_and_rows() -> None:
 
 
 def test_decoding() -> None:
-    model = Translator().eval()
+    model = Translator().double().eval()
     whole = model(IDS, KEYS, IDS[:, :6])
     with hw.watch(model) as profile, torch.no_grad():
         cache = [hw.KVCache(), hw.KVCache()]

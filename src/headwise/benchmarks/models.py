@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.benchmarks import peak, peers
 from headwise.benchmarks.cases import NotRunError, Operation, Parameters
-from headwise.benchmarks.registry import ATTNREAD, BERTVIZ, EAGER, FUSED, PAGE, UNWATCHED, WATCHED
+from headwise.benchmarks.registry import ATTNREAD, BERTVIZ, EAGER, EVERYTHING, FUSED, PAGE, UNWATCHED, WATCHED
 from headwise.capture import watch
 from headwise.models.opening import OpenedModel, open_model
 from headwise.profile import Profile
@@ -67,14 +67,14 @@ def unwatched(opened: OpenedModel, inputs: Inputs) -> None:
     opened.model(**inputs)
 
 
-def watched(opened: OpenedModel, inputs: Inputs, *, fuse: bool = False) -> None:
+def watched(opened: OpenedModel, inputs: Inputs, *, fuse: bool = False, measures: str = "default") -> None:
     """The forward under a watch, and its table."""
-    _profile(opened, inputs, fuse).table()
+    _profile(opened, inputs, fuse, measures).table()
 
 
 def page(opened: OpenedModel, inputs: Inputs) -> Mapping[str, float]:
     """The forward under a watch, and its page."""
-    profile = _profile(opened, inputs, fuse=False)
+    profile = _profile(opened, inputs)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         profile.to_html(file)
@@ -108,6 +108,7 @@ RUNS: dict[str, tuple[Run, str]] = {
     UNWATCHED: (unwatched, "sdpa"),
     WATCHED: (watched, "sdpa"),
     FUSED: (partial(watched, fuse=True), "sdpa"),
+    EVERYTHING: (partial(watched, measures="all"), "sdpa"),
     PAGE: (page, "sdpa"),
     ATTNREAD: (attnread, "sdpa"),
     EAGER: (eager, "eager"),
@@ -116,8 +117,8 @@ RUNS: dict[str, tuple[Run, str]] = {
 """How a variant runs, and the attention implementation that its model is opened with."""
 
 
-def _profile(opened: OpenedModel, inputs: Inputs, fuse: bool) -> Profile:
-    with watch(opened.model, tokenizer=opened.tokenizer, fuse=fuse) as profile:
+def _profile(opened: OpenedModel, inputs: Inputs, fuse: bool = False, measures: str = "default") -> Profile:
+    with watch(opened.model, tokenizer=opened.tokenizer, fuse=fuse, measures=measures) as profile:
         opened.model(**inputs)
     if not profile.layers:
         why = "; ".join(unseen.reason for unseen in profile.unseen) or "it made no attention call"

@@ -12,7 +12,9 @@ from headwise.benchmarks.cases import Case, Parameters, Point, Variant
 from headwise.errors import InputError
 
 SDPA, FUSED, STATISTICS, PORTABLE, EAGER, FLEX = "sdpa", "fused", "statistics", "portable", "eager", "flex"
-UNWATCHED, WATCHED, PAGE, ATTNREAD, BERTVIZ = "unwatched", "watched", "page", "attnread", "bertviz"
+UNWATCHED, WATCHED, EVERYTHING, PAGE, ATTNREAD, BERTVIZ = (
+    "unwatched", "watched", "everything", "page", "attnread", "bertviz",
+)  # fmt: skip
 FULL, CAUSAL, PADDING, BIAS = "full", "causal", "key padding", "float bias"
 KINDS = (FULL, CAUSAL, PADDING, BIAS)
 QUICK = "quick"
@@ -35,6 +37,7 @@ MODEL_VARIANTS = {
         Variant(WATCHED, "the same under headwise.watch: all row measures of every head"),
         Variant(FUSED, "headwise.watch(fuse=True): one kernel gives output and statistics"),
         Variant(EAGER, "eager attention, output_attentions=True, then entropy and self-focus alone"),
+        Variant(EVERYTHING, 'headwise.watch(measures="all"): also of tokens, values, keys and pairs of heads'),
         Variant(PAGE, "headwise.watch, then the report page of it"),
         Variant(ATTNREAD, "attnread: weights from identity-value passes, then entropy and self-focus", "attnread"),
         Variant(BERTVIZ, "eager attention, output_attentions=True, then bertviz's head_view of it", "bertviz"),
