@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headwise.call import AttentionCall as AttentionCall
     from headwise.capture import watch as watch
     from headwise.effects.repeating import induction_scores as induction_scores
+    from headwise.effects.similar import pattern_similarity as pattern_similarity
     from headwise.equations import attention as attention
     from headwise.kernels import RowStatistics as RowStatistics
     from headwise.kernels import row_statistics as row_statistics
@@ -42,6 +43,7 @@ _HOMES = {
     "induction_scores": "headwise.effects.repeating",
     "load": "headwise.profile.files",
     "measure": "headwise.measures.registry",
+    "pattern_similarity": "headwise.effects.similar",
     "row_statistics": "headwise.kernels",
     "unregister": "headwise.measures.registry",
     "watch": "headwise.capture",
@@ -50,7 +52,7 @@ _HOMES = {
 __all__ = [  # noqa: RUF022 - the order in which a reader meets them
     "attention", "MultiHeadAttention", "KVCache", "RotaryEmbedding",
     "AttentionCall", "RowStatistics", "row_statistics", "watch", "Profile", "load",
-    "compare", "Comparison", "induction_scores", "measure", "unregister", "Thresholds",
+    "compare", "Comparison", "pattern_similarity", "induction_scores", "measure", "unregister", "Thresholds",
 ]  # fmt: skip
 
 

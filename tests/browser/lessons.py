@@ -12,7 +12,7 @@ HOSTILE = "</script><img src=x onerror=window.hacked=1>"
 SHORT = "</script><img src=x>"
 ODD = [SHORT, "👩‍👩‍👧‍👦", "مرحبا", HOSTILE, "x" * 200, ""]
 ISOLATES = dict.fromkeys((0x2068, 0x2069))
-AGREES = 1e-6
+AGREES = 4e-6
 
 
 class Lesson(Opened):
@@ -53,7 +53,7 @@ class Lesson(Opened):
 
 
 def agree(found: Any, expected: Any, path: str = "") -> None:
-    """The same structure, and every number equal to 1e-6 of its size."""
+    """The same structure, and every number equal up to float32 sums in another order."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys(), path
         for key, value in expected.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,8 @@ class Recorder:
         self._row_measures = row_measures
         self._weighing = weighing
         self._labels = labels
+        # Told of every call that is measured, with its statistics and output.
+        self.tap: Callable[[AttentionCall, RowStatistics, Tensor], None] | None = None
         self._open_keys: dict[Group, tuple[tuple[int, ...], KeySums]] = {}
         self._open_pairs: dict[Group, tuple[tuple[int, ...], PairSums]] = {}
         self._waiting: list[_Kept] = []
@@ -117,6 +120,8 @@ class Recorder:
             statistics = row_statistics(call, geometry=geometry)
         if call.q.device.type == "mps":
             statistics = _on_host(statistics)  # it has no float64
+        if self.tap is not None:
+            self.tap(call, statistics, out)
         weighed = Weighed()
         if not self._weighing.idle:
             weight = output_weight_of(caller, out.shape[1] * out.shape[3])

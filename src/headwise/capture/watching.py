@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from headwise.capture.texts import Texts
 from headwise.capture.token_ids import TokenIds
 from headwise.capture.unseen import note_what_stayed_silent, other_attention
 from headwise.capture.weighing import Weighing
+from headwise.kernels import RowStatistics
 from headwise.measures.blockwise import registered
 from headwise.measures.catalogue import CATALOGUE, select
 from headwise.profile import Profile
@@ -127,6 +128,14 @@ class Watch:
         self._compiled = CompiledParts(model)
         self._sequences = Sequences()
         self._mode: _Mode | None = None
+
+    def tap(self, told: Callable[[AttentionCall, RowStatistics, Tensor], None]) -> Self:
+        """Let a function see every call that is measured, with its statistics and output; returns this watch.
+
+        The tensors are the model's own: read them, and keep copies of what a cache goes on writing to.
+        """
+        self._recorder.tap = told
+        return self
 
     def start(self) -> Profile:
         """Begin to watch."""

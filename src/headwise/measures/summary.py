@@ -149,9 +149,10 @@ def _offsets(s: RowStatistics, counts: Tensor) -> Tensor:
     own = s.geometry.own[:, None]
     offset = own - s.argmax
     near = (offset >= OFFSETS.start) & (offset < OFFSETS.stop)
+    bins = len(OFFSETS) + 1
     index = torch.where(near, offset - OFFSETS.start, len(OFFSETS))
-    used = (counts & (own >= 0)).double()
-    B, H, N = counts.shape
-    flat = index.transpose(0, 1).reshape(H, B * N)
-    empty = used.new_zeros(H, len(OFFSETS) + 1)
-    return empty.scatter_add_(-1, flat, used.transpose(0, 1).reshape(H, B * N))
+    H = counts.shape[1]
+    index = index + torch.arange(0, H * bins, bins, device=index.device)[:, None]
+    # What is not counted goes to one more bin.
+    index = torch.where(counts & (own >= 0), index, H * bins)
+    return torch.bincount(index.flatten(), minlength=H * bins + 1)[:-1].view(H, bins).double()

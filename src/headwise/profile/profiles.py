@@ -152,9 +152,9 @@ class Profile:
             if group not in self.labelled:
                 raise ValueError(f"table: expected a group among {', '.join(self.labelled) or 'none'}; got {group!r}")
             sums = self.labelled[group]
-        tables = [self._group_table(one, sums[one], group is None) for one in self.ordered() if one in sums]
-        if tables:
-            return pd.concat(tables, ignore_index=True)
+        parts = [self._group_columns(one, sums[one], group is None) for one in self.ordered() if one in sums]
+        if parts:
+            return pd.DataFrame(_joined(parts))
         return pd.DataFrame(columns=self._column_names())
 
     def keys(self) -> pd.DataFrame:
@@ -464,21 +464,22 @@ class Profile:
         place = ["layer", "head", "label", "name", "call", "phase", "kind", "kv_head", *COUNTS]
         return place + [m + part for m in self.measures for part in ("", "_std", "_min", "_max", "_se")]
 
-    def _group_table(self, group: Group, accumulator: Accumulator, with_keys: bool) -> pd.DataFrame:
-        import pandas as pd
+    def _group_columns(self, group: Group, accumulator: Accumulator, with_keys: bool) -> dict[str, Any]:
+        """The columns of one group's heads: arrays of numbers, and lists of words."""
+        import numpy as np
 
         layer, sums = self._layers[group.layer], accumulator.closed()
-        heads = range(layer.num_heads)
+        heads = np.arange(layer.num_heads)
         per_kv = max(1, layer.num_heads // max(1, layer.num_kv_heads))
         columns: dict[str, Any] = {
-            "layer": group.layer,
+            "layer": np.full_like(heads, group.layer),
             "head": heads,
             "label": [f"L{group.layer}H{head}" for head in heads],
-            "name": layer.name,
-            "call": group.call,
-            "phase": group.phase,
-            "kind": group.kind,
-            "kv_head": [head // per_kv for head in heads],
+            "name": [layer.name] * len(heads),
+            "call": np.full_like(heads, group.call),
+            "phase": [group.phase] * len(heads),
+            "kind": [group.kind] * len(heads),
+            "kv_head": heads // per_kv,
         }
         columns |= {name: sums.arrays["counts"][i].astype("int64") for i, name in enumerate(COUNTS)}
         for k, measure in enumerate(self.measures):
@@ -487,4 +488,16 @@ class Profile:
         if with_keys and group in self.key_totals:
             keys = self.key_totals[group].closed()
             columns |= {"alpha_first": keys.mean()[:, 0], "alpha_first_se": keys.error()[:, 0]}
-        return pd.DataFrame(columns)
+        return columns
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of all groups, one under the other; NaN where a group lacks one."""
+    import numpy as np
+
+    joined: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        pieces = [part.get(name, np.full(len(part["head"]), np.nan)) for part in parts]
+        words = isinstance(pieces[0], list)
+        joined[name] = [word for piece in pieces for word in piece] if words else np.concatenate(pieces)
+    return joined

@@ -1,0 +1,223 @@
+"""Train one small Transformer with 1, 2, 4, ... heads, and record what the heads come to do.
+
+For one seed all numbers of heads start from the same weights and see the same data in the same order, in two regimes:
+at fixed width d_k = d_model / h, with a fixed head size d_k stays and parameters grow. Runs are kept in a folder;
+--resume goes on where they stopped, also after a crash, and ends as if nothing had happened.
+
+Tasks: lookup (fetch two facts and keep them apart), text (next byte; default data: Python's own source), digits
+(images), translation (--data SOURCE TARGET, a sentence a line), or a class of yours, mymodule:Task. Sizes that are
+not given are the task's own.
+
+  headwise study --quick
+  headwise study --task text --data corpus.txt --heads 1,2,4,8 --seeds 3 --out my-study
+  headwise study --task translation --data train.en.gz train.de.gz --jobs 2
+  headwise study --out my-study --resume
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import InputError
+from headwise.models.places import user_path
+
+if TYPE_CHECKING:
+    from headwise.studies.folders import StudyFolder
+    from headwise.studies.plans import Plan
+    from headwise.studies.running import Outcome
+
+TASK = "lookup"
+_COUNTS = {
+    "seeds": "how many seeds",
+    "d_model": "width of a token",
+    "layers": "blocks",
+    "d_ff": "hidden width of the feed-forward network; 0: none",
+    "steps": "training steps of a run",
+    "batch": "sequences of a step",
+    "length": "the most positions of a sequence",
+    "warmup": "steps in which the learning rate rises",
+    "evaluate_every": "steps between two evaluations; at most so many are lost by a crash",
+    "head_dim": "d_k where the head size is fixed (default: d_model / the most heads)",
+    "threads": "threads of a run (default: 1); results depend on it in the last bits",
+}
+_NUMBERS = {
+    "learning_rate": "its peak",
+    "dropout": "probability of dropping, while training",
+    "weight_decay": "of matrices",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `headwise study`."""
+    parser.add_argument(
+        "--task", metavar="TASK", help=f"lookup, text, digits, translation or mymodule:Task (default: {TASK})"
+    )
+    # What is not given is as the task has it, so that resuming can tell what was given.
+    parser.add_argument("--data", metavar="FILE", nargs="+", help="the files that the task reads")
+    parser.add_argument("--option", metavar="NAME=VALUE", action="append", help="an option of the task")
+    parser.add_argument("--heads", metavar="LIST", type=_list, help="numbers of heads (default: 1,2,4,8,16)")
+    parser.add_argument("--regimes", metavar="LIST", help="fixed_width,fixed_head_size (default: both)")
+    for name, about in _COUNTS.items():
+        parser.add_argument("--" + name.replace("_", "-"), metavar="N", type=_whole, help=about)
+    for name, about in _NUMBERS.items():
+        parser.add_argument("--" + name.replace("_", "-"), metavar="X", type=_number, help=about)
+    parser.add_argument("--quick", action="store_true", default=None, help="a demonstration, in about a minute")
+    parser.add_argument("--out", metavar="FOLDER", help="where the study is kept (default: study-TASK)")
+    parser.add_argument("--resume", action="store_true", help="go on with the study in --out")
+    parser.add_argument("--jobs", metavar="N", type=_whole, help="runs at a time (default: one a core)")
+    parser.add_argument("--tensorboard", action="store_true", help="write logs for TensorBoard too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan or resume, run, print."""
+    from rich.console import Console
+
+    from headwise.cli.failures import INTERRUPTED, say
+    from headwise.studies import progress, running
+    from headwise.studies.durable import DiskError
+    from headwise.studies.folders import StudyFolder
+
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise InputError(f"--jobs {arguments.jobs}: expected at least 1")
+    if arguments.tensorboard:
+        from headwise.studies.boards import require
+
+        require()
+    console = Console(file=sys.stderr)
+    folder = StudyFolder(_out(arguments))
+    plan = _resumed(arguments, folder) if arguments.resume else _begun(arguments, folder, console)
+    jobs = arguments.jobs or max(1, _cores() // plan.threads)
+    again = f"headwise study --out {folder.path} --resume"
+    try:
+        with progress.shown(console, plan, len(folder.complete())) as watching:
+            outcome = running.run(plan, folder, jobs, watching, tensorboard=arguments.tensorboard)
+    except DiskError as error:
+        kept = f"{len(folder.complete())} of {len(plan.runs)} runs are complete and kept"
+        raise DiskError(f"{error}; {kept}; go on with: {again}") from error
+    _print(folder, plan, arguments.quick)
+    if outcome.interrupted:
+        say(f"interrupted: {_kept(outcome, plan)}; the others go on from their last evaluation with: {again}")
+        return INTERRUPTED
+    if outcome.failed:
+        first = next(iter(outcome.failed))
+        say(
+            f"{len(outcome.failed)} of {len(plan.runs)} runs failed, the first: {first}: {outcome.failed[first]} "
+            f"(see {folder.run(first).error_file}); {_kept(outcome, plan)}; try them again with: {again}"
+        )
+        return 1
+    return 0
+
+
+def _begun(arguments: argparse.Namespace, folder: StudyFolder, console: Any) -> Plan:
+    """The plan of a new study, written into its folder.
+
+    Raises:
+        InputError: It cannot be made, or the folder holds something.
+    """
+    from headwise.studies import running
+    from headwise.studies.planning import planned
+    from headwise.studies.plans import REGIMES
+
+    names = (*_COUNTS, *_NUMBERS)
+    sizes = {{"layers": "num_layers"}.get(name, name): getattr(arguments, name) for name in names}
+    plan = planned(
+        arguments.task or TASK,
+        data=[user_path(name) for name in arguments.data or ()],
+        options=_options(arguments.option or ()),
+        regimes=REGIMES if arguments.regimes is None else tuple(arguments.regimes.split(",")),
+        quick=bool(arguments.quick),
+        threads=sizes.pop("threads") or 1,
+        head_dim=sizes.pop("head_dim"),
+        heads=arguments.heads,
+        **sizes,
+    )
+    with console.status("Preparing the data ..."):
+        running.begin(plan, folder)
+    return plan
+
+
+def _resumed(arguments: argparse.Namespace, folder: StudyFolder) -> Plan:
+    """The plan of a study that goes on.
+
+    Raises:
+        InputError: There is none, its data changed, or something was given that the plan says.
+    """
+    planned = ("task", "data", "option", "heads", "regimes", "quick", *_COUNTS, *_NUMBERS)
+    given = [name for name in planned if getattr(arguments, name) is not None and name != "task"]
+    if given:
+        raise InputError(
+            f"--{given[0].replace('_', '-')}: a study that goes on keeps its plan ({folder.plan_file}); leave it out, "
+            "or begin another study in another folder"
+        )
+    plan = folder.plan()
+    if arguments.task is not None and arguments.task != plan.task:
+        raise InputError(f"--task {arguments.task}: the study in {folder.path} is of the task {plan.task}")
+    plan.check_data()
+    return plan
+
+
+def _out(arguments: argparse.Namespace) -> Any:
+    if arguments.out is not None:
+        if not arguments.out:
+            raise InputError("--out: expected the name of a folder; got nothing")
+        return user_path(arguments.out)
+    return user_path(f"study-{(arguments.task or TASK).replace(':', '-')}")
+
+
+def _print(folder: StudyFolder, plan: Plan, quick: bool | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from headwise.studies.summary import table
+
+    console = Console(highlight=False)
+    if folder.complete():
+        console.print(table(folder))
+    if quick:
+        seeds = "one seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds"
+        console.print(
+            Text(f"Only a demonstration: {seeds} and {plan.steps} steps say nothing about heads in general."),
+            soft_wrap=True,
+        )
+    console.print(Text(f"Kept in {folder.path.resolve()}"), soft_wrap=True)
+
+
+def _kept(outcome: Outcome, plan: Plan) -> str:
+    return f"{len(outcome.complete)} of {len(plan.runs)} runs are complete and kept"
+
+
+def _options(given: list[str] | tuple[str, ...]) -> dict[str, str]:
+    options = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise InputError(f"--option {one}: expected NAME=VALUE")
+        options[name] = value
+    return options
+
+
+def _list(value: str) -> tuple[int, ...]:
+    return tuple(_whole(one.strip()) for one in value.split(","))
+
+
+def _whole(value: str) -> int:
+    if not value.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {value!r}")
+    return int(value)
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got {value!r}") from None
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

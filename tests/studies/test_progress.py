@@ -1,0 +1,68 @@
+"""The bar of a study, and TensorBoard's curves."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from headwise.studies.folders import StudyFolder
+from headwise.studies.plans import RunKey
+from headwise.studies.progress import Shown, shown
+from headwise.studies.training import Silent
+from tests.studies.small import KEY, small_plan, trained
+
+ONE, TWO = RunKey("fixed_width", 1, 0), RunKey("fixed_width", 2, 0)
+
+
+def test_the_bar_counts_steps_of_this_process_alone() -> None:
+    """Four runs of 6 steps; one is complete, one goes on from step 4: 14 steps are to be done."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with shown(console, small_plan(), 1) as watching:
+        task = watching._bar.tasks[0]
+        assert (task.completed, task.total) == (0, 18)
+        watching.begins(ONE)
+        watching.step(ONE, 4)
+        assert (task.completed, task.total) == (0, 14)
+        watching.step(ONE, 6)
+        assert task.description == "1 of 4 runs, fixed_width-h1-s0"
+        watching.finished(ONE, {"score_name": "accuracy", "score": {"accuracy": 0.5}})
+        assert (task.completed, task.total, task.description) == (2, 14, "2 of 4 runs")
+        watching.begins(TWO)
+        watching.failed(TWO, "no memory")
+        assert (task.completed, task.total, task.description) == (2, 8, "3 of 4 runs")
+
+
+def test_without_a_terminal_it_says_a_line_a_run() -> None:
+    out = io.StringIO()
+    with shown(Console(file=out, width=40), small_plan(), 0) as watching:
+        assert isinstance(watching, Shown)
+        watching.begins(ONE)
+        watching.step(ONE, 0)
+        watching.finished(ONE, {"score_name": "accuracy", "score": {"accuracy": 0.51234}})
+        watching.begins(TWO)
+        watching.failed(TWO, "[red]no memory[/red]")
+    assert out.getvalue().splitlines() == [
+        "fixed_width-h1-s0: accuracy 0.5123 (1 of 4 runs)",
+        "fixed_width-h2-s0 failed: [red]no memory[/red]",
+    ]
+
+
+def test_curves_for_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="curves need tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from headwise.studies.boards import FOLDER, Board
+
+    run = StudyFolder(tmp_path).run(KEY)
+    run.path.mkdir(parents=True)
+    with Board(run, Silent()) as board:
+        trained(small_plan(), tmp_path, watching=board)
+    events = EventAccumulator(str(run.path / FOLDER)).Reload()
+    log = run.log()
+    curve = [(one.step, one.value) for one in events.Scalars("heldout_loss")]
+    assert curve == [(entry["step"], pytest.approx(entry["heldout_loss"])) for entry in log]
+    heads = [one.value for one in events.Scalars("self_focus/L0H1")]
+    assert heads == pytest.approx([entry["heads"][1]["self_focus"] for entry in log])
