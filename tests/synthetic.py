@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from headwise.measures.catalogue import BY_NAME
+from headwise.measures.catalogue import BY_NAME, CATALOGUE, Measure
 from headwise.profile import Layer, Sequence, Unseen
 from headwise.profile.highlights import Highlight, highlights
 
@@ -36,6 +36,9 @@ class SyntheticProfile:
 
     def highlights(self) -> list[Highlight]:
         return highlights(self.table())
+
+    def entry(self, measure: str) -> Measure:
+        return CATALOGUE.get(measure) or Measure(measure, measure, "", "", None, None, "", "")
 
 
 def synthetic(

@@ -86,3 +86,10 @@ def test_an_integer_mask_is_refused_because_its_meaning_is_unclear() -> None:
 def test_an_impossible_window_is_refused_at_the_latest_when_it_is_used(window: Any) -> None:
     with pytest.raises(ValueError, match=r"window: expected an int >= 1 or a pair"):
         row_statistics(AttentionCall(Q, K, window=window))
+
+
+@pytest.mark.parametrize("softcap", [0.0, -1.0, float("nan")])
+def test_a_softcap_is_above_zero(softcap: float) -> None:
+    x = torch.zeros(1, 1, 2, 2)
+    with pytest.raises(ValueError, match="softcap must be above 0, or None; got"):
+        AttentionCall(x, x, softcap=softcap)

@@ -96,6 +96,8 @@ class AttentionCall:
             raise ValueError(f"AttentionCall: real must be {(q.shape[0], q.shape[2])}; got {tuple(self.real.shape)}")
         if self.sinks is not None and tuple(self.sinks.shape) != (q.shape[1],):
             raise ValueError(f"AttentionCall: sinks must be {(q.shape[1],)}; got {tuple(self.sinks.shape)}")
+        if self.softcap is not None and not self.softcap > 0:
+            raise ValueError(f"AttentionCall: softcap must be above 0, or None; got {self.softcap}")
         if self.causal not in (None, "upper_left", "lower_right"):
             raise ValueError(f"AttentionCall: causal is None, 'upper_left' or 'lower_right'; got {self.causal!r}")
 

@@ -192,7 +192,8 @@ def test_groups_by_sequence_and_by_token() -> None:
     pd.testing.assert_frame_equal(by_sequence.table(group="a"), alone)
     assert by_sequence.table(group="b")["rows"].eq(16).all()
     labels = [["even", "odd"] * 4] * 2
-    by_token = watched(model, {"input_ids": ids}, measures="default", groups=labels)
+    with pytest.warns(UserWarning, match="groups: 2 lists of labels for 3 sequences"):
+        by_token = watched(model, {"input_ids": ids}, measures="default", groups=labels)
     even, odd, both = (by_token.table(group=g) for g in ("even", "odd", None))
     assert even["rows"].eq(8).all()
     assert odd["rows"].eq(8).all()
@@ -306,8 +307,18 @@ def test_roles_with_their_evidence() -> None:
 
 def test_unrecorded_things_say_how_to_record_them() -> None:
     profile = watched(Decoder().eval(), {"input_ids": ids_of(1, 4)}, measures="default")
-    assert profile.keys().empty
-    assert profile.pairs().empty
+    with pytest.raises(ValueError, match=r'keys: what keys receive was not recorded; watch with .*"alpha_first"'):
+        profile.keys()
+    with pytest.raises(ValueError, match=r'pairs: pairs of heads were not recorded; watch with .*"js"'):
+        profile.pairs("js")
+    with pytest.raises(ValueError, match=r"table: no groups were recorded"):
+        profile.table(group="a")
+    with pytest.raises(
+        ValueError, match=r"roles: induction: expected the table of headwise.induction_scores; got float"
+    ):
+        profile.roles(induction=0.3)
+    with pytest.raises(ValueError, match=r"heads: .*got 'first': it is no comparison"):
+        profile.heads("first")
     with pytest.raises(ValueError, match=r'sink_rate: .* watch with measures=\["alpha_first"\] or "all"'):
         profile.sink_rate()
     with pytest.raises(ValueError, match="pairs: expected a measure among bc, hellinger, js, output_similarity"):
@@ -332,3 +343,64 @@ def test_beam_search_and_unknown_caches_leave_the_tokens_unknown() -> None:
     beams = Forward({"input_ids": step}, past=6, sequences=(1, 1))
     assert told.of(call, geometry, beams) is None
     assert told.of(call, geometry, Forward({"input_ids": step}, past=None, sequences=(1, 2))) is None
+
+
+def _raises(block: Any) -> Tensor:
+    raise ZeroDivisionError("nothing to divide by")
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (_raises, "it failed: ZeroDivisionError: nothing to divide by"),
+        (lambda block: block.weights, r"it failed: .*expected a value for each row"),
+        (lambda block: block.out.norm(dim=-1), r"it failed: AttributeError: 'NoneType' .*give needs= \(.*out"),
+    ],
+)
+def test_a_users_measure_that_fails_costs_itself_alone(function: Any, why: str, fuse: bool) -> None:
+    torch.manual_seed(11)
+    model = Decoder().eval()
+    ids = ids_of(2, 8)
+    expected = watched(model, {"input_ids": ids}, measures=["entropy", "output_norm"]).table()
+    hw.measure("bad", function)
+    try:
+        with pytest.warns(UserWarning, match=f"measure 'bad' is NaN: {why}") as told:
+            profile = watched(model, {"input_ids": ids}, measures=["entropy", "bad", "output_norm"], fuse=fuse)
+    finally:
+        hw.unregister("bad")
+    assert len(told) == 1
+    table = profile.table()
+    assert table["bad"].isna().all()
+    np.testing.assert_allclose(table[["entropy", "output_norm"]], expected[["entropy", "output_norm"]], rtol=1e-5)
+    assert profile.unseen == []
+    assert len(profile.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "why"),
+    [
+        (["a"], "1 labels for 2 sequences"),
+        (["a", "b", "c"], "3 labels for 2 sequences"),
+        ([["a"] * 8, ["b"] * 7], "7 labels for a sequence of 8 tokens"),
+    ],
+)
+def test_groups_that_do_not_fit_are_told(groups: Any, why: str) -> None:
+    model = Decoder().eval()
+    with pytest.warns(UserWarning, match=f"groups: {why}"):
+        profile = watched(model, {"input_ids": ids_of(2, 8)}, measures="default", groups=groups)
+    assert any(why in note for note in profile.notes)
+
+
+def test_whether_calls_were_fused_can_be_seen() -> None:
+    model = Decoder().eval()
+    ids = ids_of(2, 8)
+    fused = watched(model, {"input_ids": ids}, measures="default", fuse=True)
+    assert [layer.fused for layer in fused.layers] in ([1, 1], [0, 0])
+    assert bool(fused.notes) == (fused.layers[0].fused == 0)  # without a compiled kernel it is told
+    with hw.watch(model, fuse=True) as profile:
+        model(ids)
+    assert [layer.fused for layer in profile.layers] == [0, 0]
+    assert profile.notes == [
+        "fuse: no call was fused: that takes torch.no_grad() and no dropout, on a CPU with the native kernel"
+    ]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -220,10 +220,20 @@ def _forward(root: nn.Module, arguments: dict[str, Any], past: int | None, cache
     return Forward(arguments, encoder_decoder, past, cache)
 
 
+WHOLE_NUMBERS = (torch.int64, torch.int32)
+
+
+def are_ids(value: object) -> TypeGuard[Tensor]:
+    """Whether something is a tensor of token ids `[B, L]` whose numbers can be read."""
+    if not isinstance(value, Tensor) or value.dim() != 2 or value.dtype not in WHOLE_NUMBERS:
+        return False
+    return value.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
 def real_tokens(forward: Forward, real: Tensor | None) -> tuple[Tensor, Tensor | None] | None:
     """Token ids `[B, L]` of a forward and which of them are real (None: all), or None where it has no ids."""
     ids = forward.arguments.get("input_ids")
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32):
+    if not are_ids(ids):
         return None
     mask = real if real is not None else forward.arguments.get("attention_mask")
     fits = isinstance(mask, Tensor) and mask.shape == ids.shape

@@ -37,6 +37,25 @@ class Labels:
                 "groups: expected a label for each sequence, as in ['en', 'zh'], or a list of labels for each, one a "
                 f"token; got {groups!r:.80}"
             )
+        self._read: dict[int, int] = {}
+
+    def complaint(self, num_sequences: int) -> str:
+        """What is wrong with the labels for a watch that read so many sequences; "" if nothing is."""
+        if self._groups is None or not num_sequences:
+            return ""
+        if len(self._groups) != num_sequences:
+            kind = "labels" if isinstance(self._groups[0], str) else "lists of labels"
+            return (
+                f"groups: {len(self._groups):,} {kind} for {num_sequences:,} sequences: those of all forwards, in the "
+                "order in which they were read"
+            )
+        for number, labels in enumerate(self._groups, 1):
+            if not isinstance(labels, str) and len(labels) != self._read.get(number, 0):
+                return (
+                    f"groups: {len(labels):,} labels for a sequence of {self._read.get(number, 0):,} tokens (padding too, "
+                    "where a batch is padded)"
+                )
+        return ""
 
     def rows(self, call: AttentionCall, forward: Forward) -> dict[str, Tensor]:
         """The rows of each label, bool `[B, N]`, of those that occur in a call.
@@ -54,6 +73,8 @@ class Labels:
                 _rows_of(found, labels, B, N)[row] = True
             elif labels is not None and not call.is_cross:
                 start = forward.past or 0
+                number = forward.sequences[row]
+                self._read[number] = max(self._read.get(number, 0), start + N)
                 for position, label in enumerate(labels[start : start + N]):
                     _rows_of(found, label, B, N)[row, position] = True
         return {label: rows.to(call.q.device) for label, rows in found.items()}

@@ -84,7 +84,7 @@ class Recorder:
         self.verify = verify
         self._row_measures = row_measures
         self._weighing = weighing
-        self._labels = labels
+        self.labels = labels
         # Told of every call that is measured, with its statistics and output.
         self.tap: Callable[[AttentionCall, RowStatistics, Tensor], None] | None = None
         self._open_keys: dict[Group, tuple[tuple[int, ...], KeySums]] = {}
@@ -102,7 +102,7 @@ class Recorder:
         """Compute the output into `out [B, H, N, d_v]` and measure in the same pass; False: nothing was done."""
         statistics = fused_attention(call, out, _shared_geometry(call, forward))
         if statistics is not None:
-            self.record(call, out, 0.0, forward, caller, statistics)
+            self.record(call, out, 0.0, forward, caller, statistics, fused=True)
         return statistics is not None
 
     def record(
@@ -113,6 +113,7 @@ class Recorder:
         forward: Forward,
         caller: nn.Module | None,
         statistics: RowStatistics | None = None,
+        fused: bool = False,
     ) -> None:
         """Measure one call, made by module `caller`. `out [B, H, N, d_v]` is what the model computed."""
         geometry = _shared_geometry(call, forward)
@@ -132,6 +133,7 @@ class Recorder:
             place.layer, place.name, H, max(1, H // place.kv_groups), d, (place.kind,), (place.phase,), 1,
             (call.causal or "none",),
         )  # fmt: skip
+        layer.fused = int(fused)
         error = None
         if self.verify:
             if dropout:
@@ -147,7 +149,7 @@ class Recorder:
         if forward.identity is not None and rows % len(forward.sequences) == 0:
             texts = _Texts(forward.identity, forward.sequences, clusters, clusters // rows)
         self._keep(layer, group, part, names, texts, error)
-        for label, only in self._labels.rows(call, forward).items():
+        for label, only in self.labels.rows(call, forward).items():
             some = summarise(statistics, self._row_measures, weighed.values, only)
             self._keep(layer, group, some, names, None, None, label)
         self._put_totals(group, names, weighed)
@@ -157,16 +159,19 @@ class Recorder:
         if weighed.keys is not None:
             keys, open_keys = weighed.keys, self._open_keys.pop(group, None)
             if open_keys is not None and open_keys[0] == names:
-                keys = open_keys[1].extended(keys)
-            if group.phase == "decode":
-                self._open_keys[group] = (names, keys)
+                if open_keys[1].received.shape[2] > keys.received.shape[2]:
+                    why = "a cache dropped keys: rows that came later are left out of what keys receive"
+                    self.profile.note(why)
+                    keys = open_keys[1]
+                else:
+                    keys = open_keys[1].extended(keys)
+            self._open_keys[group] = (names, keys)
             self.profile.put_keys(group, names, _numbers(keys.alpha_sums()))
         if weighed.pairs is not None:
             pairs, open_pairs = weighed.pairs, self._open_pairs.pop(group, None)
             if open_pairs is not None and open_pairs[0] == names:
                 pairs = PairSums(pairs.total + open_pairs[1].total, pairs.rows + open_pairs[1].rows)
-            if group.phase == "decode":
-                self._open_pairs[group] = (names, pairs)
+            self._open_pairs[group] = (names, pairs)
             self.profile.put_pairs(group, names, _numbers(pairs.sums))
 
     def end_of_forward(self) -> None:

@@ -14,6 +14,8 @@ from headwise.call import Alignment, AttentionCall
 
 PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
+MOST_FOLDED = 16
+
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -87,7 +89,8 @@ def place_for_output(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
     if q.dim() != 4 or k.dim() != 4 or v.shape[:2] != k.shape[:2] or q.shape[0] != k.shape[0]:
         return None
     dtype = _as_operation(q[:0], q).dtype
-    if q.shape[2] == 1:
+    # Some models fold the heads that share keys into a one-token query's axis: unfolded, they must stay a view.
+    if q.shape[2] <= MOST_FOLDED:
         return torch.empty(*q.shape[:3], v.shape[-1], dtype=dtype, device=q.device)
     shape = (q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
     return torch.empty(shape, dtype=dtype, device=q.device).transpose(1, 2)

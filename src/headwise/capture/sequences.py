@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence as Many
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from headwise.capture.forwards import Forward, cache_of, real_tokens
+from headwise.capture.forwards import Forward, are_ids, cache_of, real_tokens
 
 if TYPE_CHECKING:
     from headwise.profile.clusters import Identities
-
-WHOLE_NUMBERS = (torch.int64, torch.int32)
 
 
 class Sequences:
@@ -125,17 +122,13 @@ def _tokens(forward: Forward) -> list[tuple[Tensor, Tensor | None]]:
         told = [rows for rows in forward.rows.values() if rows is not None and rows.shape == ids.shape]
         found.append((ids, told[0] if told else mask))
     target = forward.arguments.get("decoder_input_ids")
-    if _are_ids(target):
+    if are_ids(target):
         mask = forward.arguments.get("decoder_attention_mask")
         found.append((target, mask if isinstance(mask, Tensor) and mask.shape == target.shape else None))
     if found:
         return found
-    others = [value for value in forward.arguments.values() if _are_ids(value)]
+    others = [value for value in forward.arguments.values() if are_ids(value)]
     return [(others[0], None)] if len(others) == 1 else []
-
-
-def _are_ids(value: object) -> TypeGuard[Tensor]:
-    return isinstance(value, Tensor) and value.dim() == 2 and value.dtype in WHOLE_NUMBERS
 
 
 def _digest(texts: list[tuple[Any, Any]], row: int) -> int:

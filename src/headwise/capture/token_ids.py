@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.capture.forwards import Forward
-from headwise.capture.sequences import WHOLE_NUMBERS
+from headwise.capture.forwards import Forward, are_ids
 from headwise.kernels import Geometry
 from headwise.measures.delimiters import delimiters_of, is_delimiter
 from headwise.measures.tokens import NO_TOKEN, Tokens, tokens_of
 
 REMEMBERED = 4
 """Batches whose ids are kept for the forwards that continue them."""
+
+
+@dataclass
+class _Read:
+    """What the rows of a batch have read.
+
+    Attributes:
+        ids: `[B, L]`.
+        layer: The layer whose keys they are known by; -1: none yet.
+        keys: A sum of the keys of each row there `[B]`.
+    """
+
+    ids: Tensor
+    layer: int = -1
+    keys: Tensor | None = None
+
+    def order(self, call: AttentionCall, past: int) -> Tensor | None:
+        """Which row each row of the cache was before: beam search moves them. None: that cannot be told."""
+        if self.keys is None or call.place.layer != self.layer or call.k.shape[2] <= past:
+            return None
+        now = _sums(call, past)
+        if len(now) != len(self.keys):
+            return None
+        near = (now[:, None] - self.keys).abs() <= 1e-9 * (1 + self.keys.abs())
+        stayed = near.diagonal()
+        moved = torch.where(stayed, torch.arange(len(now), device=now.device), near.int().argmax(1))
+        return moved if bool(near.any(1).all()) else None
+
+
+def _sums(call: AttentionCall, length: int) -> Tensor:
+    """A sum `[B]` of the first keys of each row, with weights so that no two texts share it."""
+    keys = call.k[:, 0, :length].double()
+    by_place = torch.arange(1, length + 1, device=keys.device, dtype=torch.float64).sqrt()
+    return (keys * by_place[:, None]).sum((1, 2))
 
 
 class TokenIds:
@@ -34,7 +68,7 @@ class TokenIds:
         self._number: dict[str, int] = {}
         self._table: Tensor | None = None
         self._no_table = tokenizer is None
-        self._kept: dict[tuple[int, ...], Tensor] = {}
+        self._kept: dict[tuple[int, ...], _Read] = {}
 
     @property
     def delimiters(self) -> Tensor | None:
@@ -54,6 +88,7 @@ class TokenIds:
         ids = self._source(call, forward)
         if ids is None or ids.shape[0] not in (1, B) or ids.shape[1] > M:
             return None
+        self._note_keys(call, forward)
         if ids.shape[1] < M:
             # A cache of a fixed size has more room than tokens; any other difference is not understood.
             last = int(geometry.spans[..., 1].max())
@@ -69,12 +104,12 @@ class TokenIds:
         if call.is_cross or (forward.encoder_decoder and not in_decoder):
             return _ids(given.get("input_ids"))
         if in_decoder:
-            return self._grown(forward, _ids(given.get("decoder_input_ids")))
+            return self._grown(call, forward, _ids(given.get("decoder_input_ids")))
         if self._strings is not None:
-            return self._grown(forward, self._from_strings(forward))
-        return self._grown(forward, _ids(given.get("input_ids")) if "input_ids" in given else _only_ids(given))
+            return self._grown(call, forward, self._from_strings(forward))
+        return self._grown(call, forward, _ids(given.get("input_ids")) if "input_ids" in given else _only_ids(given))
 
-    def _grown(self, forward: Forward, new: Tensor | None) -> Tensor | None:
+    def _grown(self, call: AttentionCall, forward: Forward, new: Tensor | None) -> Tensor | None:
         """The ids of a forward after those that its cache holds."""
         if forward.ids is not None:
             return forward.ids
@@ -83,18 +118,26 @@ class TokenIds:
         names = forward.sequences
         if forward.past:
             before = self._kept.get(names)
-            # Beam search moves its hypotheses from row to row: what a row read before cannot be told.
-            if before is None or before.shape[1] != forward.past or len(set(names)) < len(names):
+            if before is None or before.ids.shape[1] != forward.past or len(before.ids) != len(new):
                 return None
-            new = torch.cat((before.to(new.device), new), -1)
+            order = before.order(call, forward.past)
+            if order is None:
+                return None
+            new = torch.cat((before.ids.to(new.device)[order], new), -1)
         elif forward.past is None:
             return None
         forward.ids = new.clone()
         self._kept.pop(names, None)
-        self._kept[names] = forward.ids
+        self._kept[names] = _Read(forward.ids)
         while len(self._kept) > REMEMBERED:
             self._kept.pop(next(iter(self._kept)))
         return forward.ids
+
+    def _note_keys(self, call: AttentionCall, forward: Forward) -> None:
+        """Remember the keys of a forward's first call, by which its rows are known again."""
+        read = self._kept.get(forward.sequences)
+        if read is not None and read.ids is forward.ids and read.layer < 0 and not call.is_cross:
+            read.layer, read.keys = call.place.layer, _sums(call, read.ids.shape[1])
 
     def _from_strings(self, forward: Forward) -> Tensor | None:
         """Numbers for the strings of a forward's sequences, at the places of its real tokens."""
@@ -120,8 +163,7 @@ class TokenIds:
 
 
 def _ids(value: object) -> Tensor | None:
-    fits = isinstance(value, Tensor) and value.dim() == 2 and value.dtype in WHOLE_NUMBERS
-    return value.detach() if fits and isinstance(value, Tensor) else None
+    return value.detach() if are_ids(value) else None
 
 
 def _only_ids(arguments: dict[str, Any]) -> Tensor | None:

@@ -158,6 +158,7 @@ class Watch:
             RuntimeError: The watch is not running, or was started in another thread.
         """
         self._end()
+        self._tell_of_what_was_asked()
         note_what_stayed_silent(self.profile, self._model, self._names, self._forwards.number)
         self._tell_of_missing_layers()
 
@@ -187,6 +188,18 @@ class Watch:
         self._recorder.release()
         for name, why in self._recorder.notes.items():
             self.profile.note(f"{name}: undefined for some calls: {why}")
+
+    def _tell_of_what_was_asked(self) -> None:
+        """Note what was asked for and could not be done."""
+        profile = self.profile
+        if self._fuse and profile.layers and not any(layer.fused for layer in profile.layers):
+            profile.note(
+                "fuse: no call was fused: that takes torch.no_grad() and no dropout, on a CPU with the native kernel"
+            )
+        wrong = self._recorder.labels.complaint(profile.num_sequences)
+        if wrong:
+            profile.note(wrong)
+            warnings.warn(f"headwise: {wrong}", stacklevel=4)
 
     def _tell_of_missing_layers(self) -> None:
         ran = len(self._names.caught_paths)
@@ -224,8 +237,11 @@ class Watch:
         # A function mode of the caller must not see what we do.
         with torch._C.DisableTorchFunction():
             located = self._locate()
-            if located is not None and self._fuse and (out := self._fused(args, kwargs, located)) is not None:
-                return out
+            # A mode that was entered before this one must see the model's own operation.
+            alone = not torch._C._len_torch_function_stack()
+            if located is not None and self._fuse and alone:
+                if (out := self._fused(args, kwargs, located)) is not None:
+                    return out
         out = SDPA(*args, **kwargs)
         if located is not None:
             with torch._C.DisableTorchFunction():
@@ -252,9 +268,13 @@ class Watch:
         try:
             with quiet(place.device):
                 call, out, _ = self._read(args, kwargs, place, located)
+                # Where reading the call expanded or copied the place, the kernel must not write there.
+                whole = tuple(out.shape[:3]) == call.sizes[:3]
+                if not whole or out.untyped_storage().data_ptr() != place.untyped_storage().data_ptr():
+                    return None
                 return place if self._recorder.attend(call, out, located.forward, located.caller) else None
-        except UnmeasurableError:
-            return None  # told when the model's own operation has run
+        except Exception:  # noqa: BLE001 - whatever it is, it is told when the model's own operation has run
+            return None
 
     def _beside(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Tensor, located: _Located) -> None:
         """Measure a call that has run."""
@@ -281,6 +301,9 @@ class Watch:
         cross = place.kind == "cross"
         masked = reads_tokens(stack)
         real = forward.real_rows(located.name, B, N, M, cross, self._real) if masked or self._real is not None else None
+        if self._real is not None and real is None and not cross:
+            told = tuple(self._real.shape)
+            self.profile.note(f"real: of shape {told}, which fits no sequences of {B} x {N} tokens: it was not used")
         if not forward.sequences:
             self.profile.record_sequences([], self._sequences.number(forward, B))
         return call.with_(place=place, real=real), out, dropout

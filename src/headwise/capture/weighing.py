@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,15 +82,25 @@ class Weighing:
                 self.notes.setdefault(name, why)
         values, received = None, None
         if able or asked.keys:
+            failures: dict[str, str] = {}
             done = one_pass(
-                call, statistics, able, tokens, out, output_weight=output_weight, received=asked.keys
+                call, statistics, able, tokens, out, output_weight=output_weight, received=asked.keys,
+                failures=failures,
             )  # fmt: skip
             values, received = done.values, done.received
+            for name, why in failures.items():
+                self._fail(name, why)
         return Weighed(
             values=self._in_order(call, able, values) if asked.blockwise else None,
             keys=key_sums(call, statistics, received) if asked.keys else None,
             pairs=pair_sums(call, statistics, out, seed=self._seed) if asked.pairs else None,
         )
+
+    def _fail(self, name: str, why: str) -> None:
+        """Note that a user's measure failed, and warn of it once."""
+        if name not in self.notes:
+            self.notes[name] = why
+            warnings.warn(f"headwise: measure {name!r} is NaN: {why}", stacklevel=2)
 
     def _in_order(self, call: AttentionCall, able: list[str], values: Tensor | None) -> Tensor:
         """The values in the order asked for, NaN where a measure cannot be taken."""

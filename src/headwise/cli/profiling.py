@@ -12,7 +12,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import InputError, ModelError
 from headwise.models.places import user_path
@@ -29,8 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("model", metavar="MODEL", help="hub name, folder or .gguf file")
     text = parser.add_mutually_exclusive_group(required=True)
-    text.add_argument("--text", help="what the model reads")
-    text.add_argument("--file", metavar="FILE", help="a UTF-8 text, cut into windows; - is standard input")
+    text.add_argument("--text", action=_Once, help="what the model reads")
+    text.add_argument(
+        "--file", action=_Once, metavar="FILE", help="a UTF-8 text, cut into windows; - is standard input"
+    )
     exports.add_arguments(parser, save=True)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
     parser.add_argument(
@@ -143,10 +145,23 @@ def parse_measures(value: str | None) -> str | list[str]:
     if names in (["default"], ["all"]):
         return names[0]
     wrong = [name for name in names if name not in CATALOGUE]
+    if set(wrong) & {"default", "all"}:
+        raise InputError(f"--measures {value}: default and all stand alone")
     if wrong or not names:
         came = ", ".join(wrong) or repr(value)
         raise InputError(f"--measures: expected default, all, or names among {', '.join(CATALOGUE)}; got {came}")
     return names
+
+
+class _Once(argparse.Action):
+    """An option that may be given once: a second one would silently replace the first."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option} was given twice; to read several texts, write them to a --file, or profile each")
+        setattr(namespace, self.dest, values)
 
 
 def _count(value: str) -> int:

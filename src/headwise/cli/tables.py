@@ -32,6 +32,8 @@ _LEFT_OUT = {
     "nonfinite_rows": "with NaN or infinite scores",
 }
 _UNSEEN_SHOWN = 6
+_ROLES_SHOWN = 8
+_OTHERS_SHOWN = 6
 _NAME_SHOWN = 40
 
 
@@ -46,8 +48,11 @@ def show(profile: Profile, written: Sequence[Output] = (), console: Console | No
         console.print(_text(facts))
     for note in filter(None, str(profile.info.get("notes", "")).split("; ")):
         console.print(_text(f"Note: {note}", style="yellow"))
+    for note in profile.notes:
+        console.print(_text(f"Note: {note}", style="yellow"))
     console.print()
     _highlights(profile, console)
+    _roles(profile, console)
     console.print(_layers(profile, table, wide=console.width >= 100))
     console.print()
     console.print(_text(_legend(profile), style="dim"))
@@ -97,11 +102,30 @@ def _highlights(profile: Profile, console: Console) -> None:
     console.print()
 
 
+def _roles(profile: Profile, console: Console) -> None:
+    """Roles, where what they rest on was recorded beyond the row measures."""
+    from rich.padding import Padding
+
+    if not profile.key_totals:
+        return
+    table = profile.roles()
+    console.print(_text("Roles (thresholds and evidence: --json, or roles() in Python)", style="bold"))
+    for role, heads in table[table["role"] != "mixed"].groupby("role", sort=False):
+        names = heads["label"].drop_duplicates().tolist()
+        more = f" and {len(names) - _ROLES_SHOWN} more" if len(names) > _ROLES_SHOWN else ""
+        line = _text(f"- {role}: {', '.join(names[:_ROLES_SHOWN])}{more}")
+        console.print(Padding(line, (0, 0, 0, 1), expand=False))
+    console.print(
+        _text(f" {profile.sink_rate():.0%} of the heads give the first key more than 0.3 (sink rate).", style="dim")
+    )
+    console.print()
+
+
 def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
     from rich import box
     from rich.table import Table
 
-    shown = [column for column in _COLUMNS if column[0] in profile.measures]
+    shown = _shown(profile)
     keys = [name for name in ("kind", "phase") if table[name].nunique() > 1]
     leads = "self_focus" in profile.measures and (wide or len(keys) < 2)  # what fits in 80 columns
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -117,7 +141,7 @@ def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
         grid.add_column("module", overflow="fold", style="dim")
     for group, heads in table.groupby(["layer", *keys], sort=True):
         cells: list[str | Text] = [f"L{group[0]}", *map(_text, group[1:])]
-        cells += [_number(_pooled(heads, measure), decimals) for measure, _, decimals in shown]
+        cells += [_number(_pooled(profile, heads, measure), decimals) for measure, _, decimals in shown]
         if leads:
             defined = heads[heads["self_focus"].notna()].sort_values("self_focus")
             best = defined[["label", "self_focus"]].itertuples(index=False)
@@ -128,17 +152,21 @@ def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
     return grid
 
 
+def _shown(profile: Profile) -> list[tuple[str, str, int]]:
+    """The columns of the table: measure, heading, decimals; the first few recorded ones where none is usual."""
+    usual = [column for column in _COLUMNS if column[0] in profile.measures]
+    return usual or [(measure, measure, 3) for measure in profile.measures[:_OTHERS_SHOWN]]
+
+
 def _pattern(profile: Profile) -> str | None:
     """What the module paths of all layers have in common, with * for the number of the layer; None if they differ."""
     patterns = {re.sub(r"\d+", "*", layer.name) for layer in profile.layers}
     return patterns.pop() if len(patterns) == 1 else None
 
 
-def _pooled(heads: pd.DataFrame, measure: str) -> float:
-    from headwise.measures.catalogue import CATALOGUE
-
+def _pooled(profile: Profile, heads: pd.DataFrame, measure: str) -> float:
     values = heads[measure]
-    return float(values.max() if CATALOGUE[measure].summary == "max" else values.mean())
+    return float(values.max() if profile.entry(measure).summary == "max" else values.mean())
 
 
 def _number(value: float, decimals: int) -> str:
@@ -164,7 +192,7 @@ def _legend(profile: Profile) -> str:
         "max_score": "max score: largest scaled logit of any head",
     }
     shown = [meaning for measure, meaning in meanings.items() if measure in profile.measures]
-    return f"Means over the heads of a layer. {'; '.join(shown)}; -: undefined."
+    return "; ".join(["Means over the heads of a layer", *shown, "-: undefined"]) + "."
 
 
 def _left_out(table: pd.DataFrame) -> list[str]:

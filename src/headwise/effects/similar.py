@@ -30,7 +30,7 @@ def pattern_similarity(
     """The Bhattacharyya coefficient of every head of `a` with every head of `b`, layer by layer.
 
     Both models read the same batches; of each call `rows` rows are drawn. Attention of the same layer number is
-    compared: the first call of a layer in a forward. `headwise.compare(x, y, match="pattern", similarity=...)` takes it.
+    compared: the first call of a layer in a forward. `compare(x, y, match="pattern", similarity=...)` takes it.
 
     Args:
         a: The one model.

@@ -17,7 +17,7 @@ from headwise.call import AttentionCall
 from headwise.kernels import Geometry, RowStatistics, Tile, working_dtype
 from headwise.kernels.tiles import visible_tile
 from headwise.measures.outputs import output_factors, value_norms_of
-from headwise.measures.registry import REGISTRY, measure, registered, unregister
+from headwise.measures.registry import NEEDS, REGISTRY, measure, registered, unregister
 from headwise.measures.rows import counted, nonfinite
 from headwise.measures.tokens import Tokens
 
@@ -147,6 +147,7 @@ def one_pass(
     received: bool = False,
     held: Tensor | None = None,
     block_elements: int = BLOCK_ELEMENTS,
+    failures: dict[str, str] | None = None,
 ) -> Pass:
     """Every blockwise measure that is asked for, in one pass over the weights; without autograd, linear memory.
 
@@ -160,6 +161,8 @@ def one_pass(
         received: Whether to sum the weight that each key receives.
         held: Weights `[B, H, N, M]` that the model holds itself.
         block_elements: How many weights a block may hold.
+        failures: Where to note why a user's measure failed, by name: it is NaN then, and the others go on. None: its
+            error is raised.
 
     Raises:
         ValueError: No such measure, something that one needs is not given, or one gives values of another shape.
@@ -205,7 +208,16 @@ def one_pass(
                     factors=factors,
                 )
                 for k, one in enumerate(wanted):
-                    values[k, cut.batch, :, cut.rows] = _checked(one.per_block(block), block, one.entry.name)
+                    name = one.entry.name
+                    if failures is not None and name in failures:
+                        continue
+                    try:
+                        values[k, cut.batch, :, cut.rows] = _checked(one.per_block(block), block, name)
+                    except Exception as error:
+                        if failures is None or one.own:
+                            raise
+                        values[k] = math.nan
+                        failures[name] = _why_it_failed(error, one.needs)
             if sums is not None:
                 used = rows_that_count[cut.batch, :, cut.rows]
                 part = torch.where(used[..., None], cut.part, 0.0) if broken else cut.part
@@ -239,6 +251,14 @@ def _outputs(call: AttentionCall, cut: WeightBlock, out: Tensor | None) -> Tenso
     v = call.v[cut.batch, :, cut.keys].to(cut.part.dtype)
     b, H, R, m = cut.part.shape
     return (cut.part.reshape(b, v.shape[1], -1, m) @ v).view(b, H, R, -1)
+
+
+def _why_it_failed(error: Exception, needs: frozenset[str]) -> str:
+    """What to tell of a user's measure that raised an error."""
+    why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    missing = [need for need in NEEDS if need not in needs]
+    hint = f"; if it uses what was not asked for, give needs= ({', '.join(missing)})" if "NoneType" in why else ""
+    return f"it failed: {why}{hint}"
 
 
 def _checked(value: object, block: Block, name: str) -> Tensor:

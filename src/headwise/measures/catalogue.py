@@ -221,6 +221,8 @@ def select(measures: str | list[str] | tuple[str, ...], registered: tuple[str, .
     keys, pairs = {m.name for m in KEY_MEASURES}, {m.name for m in PAIR_MEASURES}
     known = {*BY_NAME, *blockwise, *keys, *pairs}
     unknown = [name for name in measures if name not in known]
+    if set(unknown) & {"default", "all"}:
+        raise ValueError(f"measures: 'default' and 'all' stand alone; got {', '.join(map(repr, measures))}")
     if unknown or not measures:
         came = ", ".join(map(repr, unknown)) or "an empty list"
         names = ", ".join(dict.fromkeys((*BY_NAME, *blockwise, *CATALOGUE)))

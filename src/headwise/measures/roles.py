@@ -120,7 +120,9 @@ def roles(
                 over = "" if around is None else f" ± {around:.2g} over texts"
                 labels.append(Role(label, f"{words} {value:.3g}{over} (> {limit:g})", value, around))
         if known and not labels:
-            labels.append(Role("mixed", "no role: nothing that was measured is above its threshold"))
+            tested = [_RULES[name][0] for name in columns if _number(columns[name][head]) is not None]
+            tested = [*(["positional"] if offsets is not None else []), *tested]
+            labels.append(Role("mixed", f"none of {', '.join(tested)} is above its threshold"))
         found.append(tuple(labels))
     return found
 

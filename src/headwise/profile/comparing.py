@@ -106,8 +106,8 @@ def _measures(a: Profile, b: Profile, wanted: Iterable[str] | None) -> tuple[lis
     if wanted is None:
         if not common:
             raise ValueError(
-                f"compare: the profiles have no measure in common; a has {', '.join(a.measures)}, "
-                f"b has {', '.join(b.measures)}"
+                f"compare: the profiles have no measure in common; a has {', '.join(a.measures) or 'none'}, "
+                f"b has {', '.join(b.measures) or 'none'} (only measures with a value per row can be compared)"
             )
         alone = [
             f"only {name} has the measures {', '.join(left)}"

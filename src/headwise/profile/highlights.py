@@ -245,7 +245,9 @@ def _nothing(parts: Sequence[_Part], said_something: bool) -> list[Highlight]:
     elif said_something:
         return []
     else:
-        text = "nothing can be said of these heads: no measure is defined for any of them."
+        text = "nothing can be said of these heads: none of the measures that speak of what stands out was recorded."
+        if any(measure in part.table for part in parts for measure in BY_NAME):
+            text = "nothing can be said of these heads: no measure is defined for any of them."
     return [Highlight("", "No head stands out", text[0].upper() + text[1:], ())]
 
 

@@ -150,7 +150,9 @@ class Profile:
         sums = self.groups
         if group is not None:
             if group not in self.labelled:
-                raise ValueError(f"table: expected a group among {', '.join(self.labelled) or 'none'}; got {group!r}")
+                if not self.labelled:
+                    raise ValueError("table: no groups were recorded; label sequences or tokens with watch(groups=...)")
+                raise ValueError(f"table: expected a group among {', '.join(self.labelled)}; got {group!r}")
             sums = self.labelled[group]
         parts = [self._group_columns(one, sums[one], group is None) for one in self.ordered() if one in sums]
         if parts:

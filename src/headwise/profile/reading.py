@@ -25,7 +25,7 @@ def keys_table(profile: Profile) -> pd.DataFrame:
     """See `Profile.keys`."""
     import pandas as pd
 
-    columns = ["layer", "head", "label", *PLACE, "position", "sequences", "alpha", "alpha_se"]
+    _require(profile, "key_totals", "keys", "what keys receive was", "alpha_first")
     tables = []
     for group in _recorded(profile, "key_totals"):
         totals = profile.key_totals[group].closed()
@@ -38,20 +38,19 @@ def keys_table(profile: Profile) -> pd.DataFrame:
             "sequences": count.ravel().astype("int64"), "alpha": alpha.ravel(), "alpha_se": error.ravel(),
         })  # fmt: skip
         tables.append(table[table["sequences"] > 0])
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+    return pd.concat(tables, ignore_index=True)
 
 
 def sink_rate(profile: Profile, eps: float) -> float:
     """See `Profile.sink_rate`."""
+    _require(profile, "key_totals", "sink_rate", "what keys receive was", "alpha_first")
     first: list[float] = [
         value
         for group in _recorded(profile, "key_totals")
         for value in profile.key_totals[group].closed().mean()[:, 0].tolist()
         if not math.isnan(value)
     ]
-    if not first:
-        raise ValueError('sink_rate: what keys receive was not recorded; watch with measures=["alpha_first"] or "all"')
-    return sum(value > eps for value in first) / len(first)
+    return sum(value > eps for value in first) / len(first) if first else math.nan
 
 
 def pairs_table(profile: Profile, measure: str) -> pd.DataFrame:
@@ -60,6 +59,7 @@ def pairs_table(profile: Profile, measure: str) -> pd.DataFrame:
 
     if measure not in PAIRS:
         raise ValueError(f"pairs: expected a measure among {', '.join(PAIRS)}; got {measure!r}")
+    _require(profile, "pair_totals", "pairs", "pairs of heads were", measure)
     k = PAIRS.index(measure)
     records = []
     for group in _recorded(profile, "pair_totals"):
@@ -83,6 +83,10 @@ def roles_table(profile: Profile, thresholds: Thresholds | None, induction: pd.D
     evidence: dict[str, Any] = {name: table[name].tolist() for name in EVIDENCE if name in table}
     spread: dict[str, Any] = {name: table[f"{name}_se"].tolist() for name in evidence}
     if induction is not None:
+        if not {"label", "induction", "induction_se"} <= set(getattr(induction, "columns", ())):
+            raise ValueError(
+                f"roles: induction: expected the table of headwise.induction_scores; got {type(induction).__name__}"
+            )
         known = dict(zip(induction["label"], induction["induction"], strict=True))
         errors = dict(zip(induction["label"], induction["induction_se"], strict=True))
         evidence["induction"] = [known.get(label) for label in table["label"]]
@@ -128,14 +132,32 @@ def heads_where(profile: Profile, condition: str) -> list[tuple[int, int]]:
     """See `Profile.heads`."""
     table = profile.table()
     try:
-        chosen = table.query(condition)
+        truth = table.eval(condition)
+        if str(getattr(truth, "dtype", "")) != "bool":
+            raise TypeError("it is no comparison")
+        chosen = table[truth]
         pairs = zip(chosen["layer"].tolist(), chosen["head"].tolist(), strict=True)
     except (SyntaxError, NameError, ValueError, TypeError, KeyError, AttributeError) as error:
-        columns = ", ".join(("layer", "head", "name", "phase", "kind", "rows", *profile.measures))
+        columns = ", ".join(
+            (
+                "layer",
+                "head",
+                "name",
+                "phase",
+                "kind",
+                "rows",
+                *(m for m in (*profile.measures, "alpha_first") if m in table),
+            )
+        )
         raise ValueError(
             f"heads: expected a condition on columns such as {columns}; got {condition!r}: {error}"
         ) from None
     return list(dict.fromkeys((int(layer), int(head)) for layer, head in pairs))
+
+
+def _require(profile: Profile, what: str, method: str, words: str, measure: str) -> None:
+    if not _recorded(profile, what):
+        raise ValueError(f'{method}: {words} not recorded; watch with measures=["{measure}"] or "all"')
 
 
 def _recorded(profile: Profile, what: str) -> list[Group]:

@@ -32,6 +32,7 @@ class Layer:
         verified: Worst `max |Pv - out| / max(1, max |v|)` over its calls; None where not asked for.
         bound: What `verified` must not exceed: 1e-5, or 2 eps of the output's dtype below float32.
         not_verifiable: Calls that verification had to pass over (active dropout).
+        fused: Calls whose output came from the kernel that measured them (`watch(fuse=True)`).
     """
 
     layer: int
@@ -46,6 +47,7 @@ class Layer:
     verified: float | None = None
     bound: float = 1e-5
     not_verifiable: int = 0
+    fused: int = 0
 
     def absorb(self, other: Layer) -> None:
         """Take over what another record of the same module adds."""
@@ -54,6 +56,7 @@ class Layer:
         self.causal = _union(self.causal, other.causal)
         self.calls += other.calls
         self.not_verifiable += other.not_verifiable
+        self.fused += other.fused
         self.bound = max(self.bound, other.bound)
         if other.verified is not None:
             self.verified = other.verified if self.verified is None else worse(self.verified, other.verified)

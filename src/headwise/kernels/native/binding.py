@@ -88,15 +88,20 @@ class Library:
             MemoryError: Scratch memory was refused.
         """
         B, H, N, M = call.sizes
-        q, k = call.q.detach(), call.k.detach()
-        v = None if out is None or call.v is None else call.v.detach()
+        # What is read is memory: tensors that negate it when they are read (torch.imag of a conjugate) are written out.
+        q, k = call.q.detach().resolve_neg(), call.k.detach().resolve_neg()
+        v = None if out is None or call.v is None else call.v.detach().resolve_neg()
+        if out is not None and (v is None or tuple(out.shape) != (B, H, N, v.shape[-1]) or out.dtype != q.dtype):
+            raise ValueError(
+                f"out: expected {(B, H, N)} and the width of v, of {q.dtype}; got {tuple(out.shape)}, {out.dtype}"
+            )
         statistics = torch.empty(len(STATISTICS), B, H, N, dtype=torch.float32)
         argmax = torch.empty(B, H, N, dtype=torch.int64)
         own, first = geometry.own.contiguous(), geometry.first.contiguous()
         sinks = None if call.sinks is None else call.sinks.detach().to(torch.float32).contiguous()
         mask = call.mask
         if mask is not None:
-            mask = mask.detach()
+            mask = mask.detach().resolve_neg()
             mask = mask.to(torch.float32) if mask.dtype != torch.bool else mask
             mask = mask.expand(B, H, N, M)
         alignment = causal_alignment(call.causal)

@@ -12,8 +12,6 @@
 //
 // Sums leave the first key out (a sink that holds nearly all the weight must not drown the rest); it is added at the
 // end. See docs/measures.md for the statistics.
-#include <cfloat>
-
 #include "call.h"
 #include "products.h"
 #include "sums.h"
@@ -29,7 +27,7 @@ constexpr int kMost = 256;     // where there are many: k and v, which come from
 
 // Up to here the scores of 256 numbers stay below 2^30, where a float still tells neighbouring exponents apart. What is
 // larger, infinite or NaN is for another kernel.
-constexpr float kLarge = 2e3f;
+constexpr float kLarge = 2e3f, kLargeBias = 1e9f;
 
 constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -94,7 +92,7 @@ class Block {
   int64_t kv_head = 0;
   Rows rows_;
   Ranges ranges[kMost / W];
-  IVec odd = IVec{};  // where a bias was NaN or +infinity
+  IVec odd = IVec{};  // where a bias was NaN, +infinity or huge
   Sums<C>* sums;
   float *q, *out, *S, *k_tile, *v_tile;
 
@@ -208,7 +206,7 @@ class Block {
     const int64_t at = b * a.mask_stride[0] + rows_.head[i] * a.mask_stride[1] + rows_.n[i] * a.mask_stride[2] + j * a.mask_stride[3];
     if (a.mask_kind == headwise::kBool) return ((const uint8_t*)a.mask)[at] ? 0.f : -kInfinity;
     const float x = ((const float*)a.mask)[at];
-    if (!(x <= FLT_MAX)) odd = isplat(-1);
+    if (!(x <= kLargeBias)) odd = isplat(-1);
     return x > a.hide_below ? x : -kInfinity;
   }
 
@@ -300,7 +298,7 @@ class Block {
               square[i] = from_bytes((const uint8_t*)a.mask + at) != 0 ? Vec{} : splat(-kInfinity);
             } else {
               const Vec x = *(const LooseVec*)((const float*)a.mask + at);
-              odd |= ~(x <= FLT_MAX);
+              odd |= ~(x <= kLargeBias);
               square[i] = x > a.hide_below ? x : splat(-kInfinity);
             }
           } else {
