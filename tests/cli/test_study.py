@@ -13,13 +13,15 @@ from pathlib import Path
 
 import psutil
 import pytest
+from safetensors.numpy import load_file
 
 from headwise.studies import running
+from headwise.studies.findings import Verdict
 from headwise.studies.folders import StudyFolder
 from headwise.studies.plans import RunKey
 from headwise.studies.summary import rows
 from tests.cli.conftest import Result
-from tests.studies.small import assert_equal_bit_by_bit, small_plan, trained
+from tests.studies.small import assert_equal_bit_by_bit, finished, small_plan, trained
 
 SMALL = (
     *("--option", "keys=4", "--option", "values=3", "--option", "queries=3", "--option", "held_out=3"),
@@ -58,6 +60,15 @@ class Fragile(Lookup):
         (("--resume",), "holds no study (there is no plan.json)"),
         (("--out", "tiny.txt"), "exists and is no study; give the name of a new folder"),
         (("--learning-rate", "fast"), "expected a number, got 'fast'"),
+        (("--init", "xavier"), "--init: expected fused or per_head; got 'xavier'"),
+        (("--json", "a.json"), "--json: belongs to --verdict; give that too, or leave it out"),
+        (("--lang", "zh"), "--lang: belongs to --verdict; give that too, or leave it out"),
+        (("--verdict",), "study-lookup: holds no study (there is no plan.json)"),
+        (("--verdict", "none"), "none: holds no study (there is no plan.json)"),
+        (("--verdict", "a", "--out", "b"), "--verdict FOLDER: the folders are named there; leave out --out and --task"),
+        (("--verdict", "a", "--steps", "9"), "--steps: --verdict reads runs and trains nothing; leave it out"),
+        (("--verdict", "a", "--resume"), "--resume: --verdict reads runs and trains nothing; leave it out"),
+        (("--verdict", "a", "--json", "tiny.txt"), "--json tiny.txt exists; give another name, or --force"),
     ],
 )
 def test_bad_input_is_a_line(
@@ -110,6 +121,41 @@ def test_a_run_that_fails_leaves_the_others(
     assert (result.code, "the study in study is of the task fragile:Fragile" in result.err) == (2, True)
     result = run("study", "--out", "study")
     assert (result.code, "holds a study already; go on with --resume" in result.err) == (2, True)
+
+
+def test_a_verdict_on_a_study_that_is_not_finished(run: Callable[..., Result], tmp_path: Path) -> None:
+    """Three lines first, then what is missing, then numbers; none is cut off in a narrow terminal."""
+    plan = small_plan(heads=(1, 2), seeds=3, steps=2, regimes=("fixed_width",))
+    folder = finished(plan, tmp_path / "study", but=[RunKey("fixed_width", 2, 1)])
+    result = run("study", "--verdict", folder.path, "--json", tmp_path / "verdict.json", "--lang", "en")
+    assert result.code == 0, result.err
+    first, *lines = result.out.splitlines()
+    assert first.startswith("Is the article right?")
+    assert [line[:2] for line in lines[:3]] == ["1a", "1b", "2."]
+    assert "at this size" in lines[0]
+    assert any(line.endswith("missing: 1 of 6 runs: fixed_width-h2-s1 (not begun)") for line in lines)
+    verdict = Verdict.from_json(json.loads((tmp_path / "verdict.json").read_text()))
+    assert {finding.seeds for finding in verdict.findings if finding.claim in ("1b", "2")} == {(0, 2)}
+    for finding in verdict.findings:
+        assert f"{finding.mean:+.4f} [" in result.out
+    assert "…" not in result.out
+    result = run("study", "--out", folder.path, "--verdict", "--lang", "zh")
+    assert (result.code, result.out.splitlines()[0]) == (0, "文章说得对吗？在 d_model 固定、模型与数据为此规模时：")
+
+
+def test_other_initial_weights_reach_the_runs(run: Callable[..., Result], tmp_path: Path) -> None:
+    """As many draws, in a range 1.15 times as wide: d_k = 4 of a width of 8."""
+    out = tmp_path / "control"
+    arguments = ("--heads", 2, "--regimes", "fixed_width", "--steps", 1, "--init", "per_head", "--jobs", 1)
+    result = run("study", *SMALL, *arguments, "--learning-rate", 1e-9, "--out", out)
+    assert result.code == 0, result.err
+    folder = StudyFolder(out)
+    assert folder.plan().init == "per_head"
+    weights = load_file(folder.complete()[0].model_file)["blocks.0.attention.qkv_proj.weight"]
+    largest = float(abs(weights).max())
+    assert (6 / 16) ** 0.5 < largest <= (6 / 12) ** 0.5 + 1e-6
+    result = run("study", "--out", out, "--resume", "--init", "fused")
+    assert (result.code, "--init: a study that goes on keeps its plan" in result.err) == (2, True)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills with SIGKILL")

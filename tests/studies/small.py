@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import load_file
 
-from headwise.studies import tasks
+from headwise.studies import running, tasks
 from headwise.studies.folders import CLOCK, RunFolder, StudyFolder
 from headwise.studies.planning import planned
 from headwise.studies.plans import Plan, RunKey
@@ -37,6 +38,16 @@ def trained(plan: Plan, folder: Path, key: RunKey = KEY, watching: Any = None) -
     run = StudyFolder(folder).run(key)
     train(plan, key, task_of(plan, folder), run, watching)
     return run
+
+
+def finished(plan: Plan, folder: Path, but: Collection[RunKey] = ()) -> StudyFolder:
+    """A study of which all runs are complete, but for some."""
+    study = StudyFolder(folder)
+    running.begin(plan, study)
+    for key in plan.runs:
+        if key not in but:
+            trained(plan, folder, key)
+    return study
 
 
 def timeless(value: Any) -> Any:

@@ -27,6 +27,18 @@ def test_a_plan_comes_back_from_json(tmp_path: Path) -> None:
     assert planned("text", data=[text], heads=(1, 2), seeds=2).digest != plan.digest
 
 
+def test_a_plan_from_before_there_was_a_choice_of_initial_weights() -> None:
+    """It is read as what it was, and its digest, which its checkpoints bear, is the same."""
+    plan = small_plan()
+    document = plan.to_json()
+    assert "init" not in document
+    assert Plan.from_json(document) == plan
+    control = small_plan(init="per_head")
+    assert Plan.from_json(json.loads(json.dumps(control.to_json()))) == control
+    assert control.digest != plan.digest
+    assert [control.sizes(key).init for key in control.runs] == ["per_head"] * 4
+
+
 def test_data_that_changed_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_bytes(b"abc" * 1000)
@@ -66,6 +78,7 @@ def test_when_a_run_is_evaluated() -> None:
         ({"weight_decay": -1.0}, "--weight-decay: expected a number of at least 0"),
         ({"steps": 6, "evaluate_every": 7}, "--evaluate-every 7: there are only 6 steps"),
         ({"regimes": ("fixed",)}, "--regimes: expected fixed_width or fixed_head_size; got 'fixed'"),
+        ({"init": "xavier"}, "--init: expected fused or per_head; got 'xavier'"),
         ({"options": {"key": "3"}}, "--option key: the task lookup has no such option; it has: keys, values"),
         ({"options": {"keys": "3.5"}}, "--option keys=3.5: expected a whole number"),
     ],

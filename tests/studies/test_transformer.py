@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -48,6 +50,16 @@ def test_with_a_fixed_head_size_everything_but_attention_starts_equal(kind: str)
             assert first[name].shape != other[name].shape
         elif "attention." not in name:
             assert torch.equal(first[name], other[name]), name
+
+
+def test_per_head_weights_are_the_same_draws_in_a_wider_range() -> None:
+    """Xavier's bound for one head of 4 of a width of 16 is sqrt((16 + 16) / (16 + 4)) times that for all."""
+    fused = weights("decoder", 4, 4)
+    wider = dict(build(ARCHITECTURES["decoder"], replace(sizes(4, 4), init="per_head"), 3).state_dict())
+    assert fused.keys() == wider.keys()
+    for name, value in fused.items():
+        factor = (32 / 20) ** 0.5 if name.endswith("qkv_proj.weight") else 1.0
+        torch.testing.assert_close(wider[name], value * factor)
 
 
 def test_matrices_of_one_seed_are_unlike_each_other() -> None:

@@ -2,7 +2,8 @@
 
 For one seed all numbers of heads start from the same weights and see the same data in the same order, in two regimes:
 at fixed width d_k = d_model / h, with a fixed head size d_k stays and parameters grow. Runs are kept in a folder;
---resume goes on where they stopped, also after a crash, and ends as if nothing had happened.
+--resume goes on where they stopped, also after a crash, and ends as if nothing had happened. --verdict asks the runs of
+one or several studies whether more heads do what is said of them, and trains nothing.
 
 Tasks: lookup (fetch two facts and keep them apart), text (next byte; default data: Python's own source), digits
 (images), translation (--data SOURCE TARGET, a sentence a line), or a class of yours, mymodule:Task. Sizes that are
@@ -12,6 +13,7 @@ not given are the task's own.
   headwise study --task text --data corpus.txt --heads 1,2,4,8 --seeds 3 --out my-study
   headwise study --task translation --data train.en.gz train.de.gz --jobs 2
   headwise study --out my-study --resume
+  headwise study --verdict my-study another-study --json verdict.json
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headwise.errors import InputError
 from headwise.models.places import user_path
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from headwise.studies.running import Outcome
 
 TASK = "lookup"
+WIDTH = 132
+"""Columns that the tables of a verdict take."""
 _COUNTS = {
     "seeds": "how many seeds",
     "d_model": "width of a token",
@@ -49,6 +53,9 @@ _NUMBERS = {
     "weight_decay": "of matrices",
 }
 
+_PLANNED = ("task", "data", "option", "heads", "regimes", "quick", "init", *_COUNTS, *_NUMBERS)
+"""What the plan of a study says."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headwise study`."""
@@ -64,15 +71,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--" + name.replace("_", "-"), metavar="N", type=_whole, help=about)
     for name, about in _NUMBERS.items():
         parser.add_argument("--" + name.replace("_", "-"), metavar="X", type=_number, help=about)
+    parser.add_argument(
+        "--init", metavar="HOW", help="initial weights of Q, K, V: fused (default), or per_head, a control"
+    )
     parser.add_argument("--quick", action="store_true", default=None, help="a demonstration, in about a minute")
     parser.add_argument("--out", metavar="FOLDER", help="where the study is kept (default: study-TASK)")
     parser.add_argument("--resume", action="store_true", help="go on with the study in --out")
     parser.add_argument("--jobs", metavar="N", type=_whole, help="runs at a time (default: one a core)")
     parser.add_argument("--tensorboard", action="store_true", help="write logs for TensorBoard too")
+    parser.add_argument(
+        "--verdict", metavar="FOLDER", nargs="*", help="say what these studies (default: the one in --out) answer"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the verdict, with all its numbers")
+    parser.add_argument("--force", action="store_true", help="replace the file of --json if it exists")
+    parser.add_argument("--lang", choices=("en", "zh"), help="language of the verdict (default: the locale's)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan or resume, run, print."""
+    """Plan or resume, run, print; or tell the verdict."""
+    if arguments.verdict is not None:
+        return _judge(arguments)
+    for name in ("json", "force", "lang"):
+        if getattr(arguments, name):
+            raise InputError(f"--{name}: belongs to --verdict; give that too, or leave it out")
     from rich.console import Console
 
     from headwise.cli.failures import INTERRUPTED, say
@@ -130,6 +151,7 @@ def _begun(arguments: argparse.Namespace, folder: StudyFolder, console: Any) -> 
         regimes=REGIMES if arguments.regimes is None else tuple(arguments.regimes.split(",")),
         quick=bool(arguments.quick),
         threads=sizes.pop("threads") or 1,
+        init=arguments.init or "fused",
         head_dim=sizes.pop("head_dim"),
         heads=arguments.heads,
         **sizes,
@@ -145,8 +167,7 @@ def _resumed(arguments: argparse.Namespace, folder: StudyFolder) -> Plan:
     Raises:
         InputError: There is none, its data changed, or something was given that the plan says.
     """
-    planned = ("task", "data", "option", "heads", "regimes", "quick", *_COUNTS, *_NUMBERS)
-    given = [name for name in planned if getattr(arguments, name) is not None and name != "task"]
+    given = [name for name in _PLANNED if getattr(arguments, name) is not None and name != "task"]
     if given:
         raise InputError(
             f"--{given[0].replace('_', '-')}: a study that goes on keeps its plan ({folder.plan_file}); leave it out, "
@@ -157,6 +178,51 @@ def _resumed(arguments: argparse.Namespace, folder: StudyFolder) -> Plan:
         raise InputError(f"--task {arguments.task}: the study in {folder.path} is of the task {plan.task}")
     plan.check_data()
     return plan
+
+
+def _judge(arguments: argparse.Namespace) -> int:
+    """Tell the verdict of finished runs.
+
+    Raises:
+        InputError: There is no study, or something was given that only training needs.
+    """
+    import json
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from headwise.cli import outputs
+    from headwise.cli.lesson import default_language
+    from headwise.studies import evidence, telling
+    from headwise.studies.durable import plain
+    from headwise.studies.verdict import verdict_of
+
+    of_training = [name for name in (*_PLANNED, "jobs") if name != "task" and getattr(arguments, name) is not None]
+    of_training += [name for name in ("resume", "tensorboard") if getattr(arguments, name)]
+    if of_training:
+        raise InputError(f"--{of_training[0].replace('_', '-')}: --verdict reads runs and trains nothing; leave it out")
+    if arguments.verdict and (arguments.out is not None or arguments.task is not None):
+        raise InputError("--verdict FOLDER: the folders are named there; leave out --out and --task")
+    paths = [user_path(name) for name in arguments.verdict] or [_out(arguments)]
+    planned = outputs.plan({"--json": arguments.json}, force=arguments.force)
+    with Console(file=sys.stderr).status("") as status:
+        verdict = verdict_of(evidence.read(paths, status.update))
+    language = cast(telling.Language, arguments.lang or default_language(os.environ))
+    outputs.write(
+        planned, {"--json": lambda: (json.dumps(plain(verdict.to_json()), indent=1, allow_nan=False) + "\n").encode()}
+    )
+    console = Console(highlight=False)
+    # A number that is cut off would be another number: lines may be longer than the terminal is wide.
+    wide = Console(highlight=False, width=max(console.width, WIDTH))
+    for line in telling.lines(verdict, language):
+        console.print(Text(line), soft_wrap=True)
+    for part in telling.tables(verdict, language):
+        console.print()
+        if isinstance(part, str):
+            console.print(Text(part), soft_wrap=True)
+        else:
+            wide.print(part)
+    return 0
 
 
 def _out(arguments: argparse.Namespace) -> Any:

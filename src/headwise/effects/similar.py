@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from headwise.call import AttentionCall
 from headwise.capture import watch
-from headwise.kernels import RowStatistics
 from headwise.measures.pairs import between
 
 if TYPE_CHECKING:
@@ -67,15 +65,17 @@ def pattern_similarity(
 
 @dataclass(frozen=True)
 class _Seen:
-    call: AttentionCall
-    statistics: RowStatistics
+    """An `AttentionCall` and its `RowStatistics`."""
+
+    call: Any
+    statistics: Any
 
 
 def _calls(model: nn.Module, batch: Mapping[str, Any] | Tensor) -> dict[int, _Seen]:
     """The first call of each layer in one forward."""
     seen: dict[int, _Seen] = {}
 
-    def keep(call: AttentionCall, statistics: RowStatistics, out: Tensor) -> None:
+    def keep(call: Any, statistics: Any, out: Tensor) -> None:
         seen.setdefault(call.place.layer, _Seen(call, statistics))
 
     with torch.no_grad(), watch(model, measures=["first"]).tap(keep):

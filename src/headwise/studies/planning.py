@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import InputError
+from headwise.layer.multi_head import Init
 from headwise.studies import tasks
 from headwise.studies.plans import REGIMES, Plan, Regime, data_file
 from headwise.studies.tasks.protocol import Defaults, Option, Task
@@ -24,6 +25,7 @@ def planned(
     quick: bool = False,
     threads: int = 1,
     head_dim: int | None = None,
+    init: Init = "fused",
     **sizes: Any,
 ) -> Plan:
     """The plan of a study.
@@ -36,6 +38,7 @@ def planned(
         quick: Start from the sizes of a demonstration.
         threads: Threads of a run.
         head_dim: d_k where the head size is fixed; None: `d_model / max(heads)`.
+        init: How Q, K and V are initialised.
         sizes: Any of `Defaults`; `seeds` is how many there are.
 
     Raises:
@@ -62,6 +65,7 @@ def planned(
         regimes=tuple(regimes),
         head_dim=head_dim,
         threads=threads,
+        init=init,
         **chosen,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from headwise.errors import FileFormatError, InputError
+from headwise.layer.multi_head import Init
 from headwise.studies.tasks.protocol import Option, Settings
 from headwise.studies.transformer import Sizes
 
@@ -66,6 +67,8 @@ class Plan:
         clip: The largest norm of all gradients together.
         evaluate_every: Steps between two evaluations, each of which is a checkpoint.
         threads: Threads of a run: sums of floating point numbers depend on it, so it belongs to the plan.
+        init: Initial weights of Q, K and V: "fused", the same for every h at fixed width, or the control "per_head"
+            (`headwise.MultiHeadAttention`).
     """
 
     task: str
@@ -88,6 +91,7 @@ class Plan:
     regimes: tuple[Regime, ...] = REGIMES
     clip: float = 1.0
     threads: int = field(default=1)
+    init: Init = "fused"
 
     def __post_init__(self) -> None:
         """Refuse a plan that cannot be run.
@@ -113,6 +117,8 @@ class Plan:
             raise InputError(f"--weight-decay: expected a number of at least 0; got {self.weight_decay!r}")
         if unknown := [regime for regime in self.regimes if regime not in REGIMES]:
             raise InputError(f"--regimes: expected {' or '.join(REGIMES)}; got {unknown[0]!r}")
+        if self.init not in get_args(Init):
+            raise InputError(f"--init: expected {' or '.join(get_args(Init))}; got {self.init!r}")
         if self.evaluate_every > self.steps:
             raise InputError(f"--evaluate-every {self.evaluate_every}: there are only {self.steps} steps")
         for heads in self.heads if "fixed_width" in self.regimes else ():
@@ -136,7 +142,7 @@ class Plan:
     def sizes(self, key: RunKey) -> Sizes:
         """The sizes of a run's model."""
         head_dim = self.d_model // key.heads if key.regime == "fixed_width" else self.head_dim
-        return Sizes(self.d_model, self.num_layers, self.d_ff, key.heads, head_dim, self.dropout)
+        return Sizes(self.d_model, self.num_layers, self.d_ff, key.heads, head_dim, self.dropout, self.init)
 
     def settings(self, folder: Path) -> Settings:
         """What the task of a study in this folder is made with."""
@@ -160,8 +166,9 @@ class Plan:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return {"format": FORMAT, "schema": SCHEMA, **asdict(self)}
+        """As plain values; those of `_LATER` only where they are not as they always were, so that digests stay."""
+        values = {name: value for name, value in asdict(self).items() if value != _LATER.get(name)}
+        return {"format": FORMAT, "schema": SCHEMA, **values}
 
     @classmethod
     def from_json(cls, document: Any, source: str = "plan.json") -> Plan:
@@ -177,7 +184,7 @@ class Plan:
                 f"{source}: is of format {document.get('schema')}; this headwise reads {SCHEMA}: install a newer one"
             )
         values = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-        missing = [one.name for one in fields(cls) if one.name not in values]
+        missing = [one.name for one in fields(cls) if one.name not in values and one.name not in _LATER]
         if missing:
             raise FileFormatError(f"{source}: is damaged: {', '.join(missing)} is missing")
         try:
@@ -192,6 +199,9 @@ _LEAST = {
     "heads": 1, "seeds": 0, "d_model": 1, "num_layers": 1, "d_ff": 0, "steps": 1, "batch": 1, "length": 1,
     "warmup": 0, "evaluate_every": 1, "head_dim": 1, "threads": 1,
 }  # fmt: skip
+
+_LATER = {"init": "fused"}
+"""Settings that studies did not have from the beginning, and what they were then."""
 
 
 def data_file(path: Path) -> DataFile:

@@ -10,7 +10,9 @@ readout: what a position answers then depends only on the direction of its vecto
 
 One seed gives one set of initial weights: each matrix is drawn from a generator of its own, named by the seed and the
 matrix. At fixed width the fused Q, K, V and O matrices do not depend on the number of heads, so all models of one seed
-are equal bit by bit before training. With a fixed head size everything but the attention layers is.
+are equal bit by bit before training. With a fixed head size everything but the attention layers is. With
+`init="per_head"`, a control, the bound of Q, K and V depends on the width of a head: at fixed width they are the same
+draws times a factor that grows with the number of heads.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headwise.layer import KVCache, MultiHeadAttention
+from headwise.layer.multi_head import Init
 from headwise.layer.projection import Projection
 from headwise.studies.seeding import derived
 
@@ -65,7 +68,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of one model: those of the study, and the number and width of the heads."""
+    """The sizes of one model: those of the study, the number and width of the heads, and how they are initialised."""
 
     d_model: int
     num_layers: int
@@ -73,6 +76,7 @@ class Sizes:
     num_heads: int
     head_dim: int
     dropout: float = 0.0
+    init: Init = "fused"
 
 
 class LayerCaches(NamedTuple):
@@ -89,16 +93,18 @@ class Block(nn.Module):
         super().__init__()
         d = sizes.d_model
         self.attention_norm = nn.LayerNorm(d, bias=False)
-        self.attention = MultiHeadAttention(d, sizes.num_heads, head_dim=sizes.head_dim, init="fused")
+        self.attention = self._attention(sizes)
         self.context_norm = nn.LayerNorm(d, bias=False) if reads_context else None
-        self.context_attention = (
-            MultiHeadAttention(d, sizes.num_heads, head_dim=sizes.head_dim, init="fused") if reads_context else None
-        )
+        self.context_attention = self._attention(sizes) if reads_context else None
         self.feed_forward_norm = nn.LayerNorm(d, bias=False) if sizes.d_ff else None
         self.feed_forward = (
             nn.Sequential(nn.Linear(d, sizes.d_ff), nn.ReLU(), nn.Linear(sizes.d_ff, d)) if sizes.d_ff else None
         )
         self.dropout = nn.Dropout(sizes.dropout)
+
+    @staticmethod
+    def _attention(sizes: Sizes) -> MultiHeadAttention:
+        return MultiHeadAttention(sizes.d_model, sizes.num_heads, head_dim=sizes.head_dim, init=sizes.init)
 
     def forward(
         self,
