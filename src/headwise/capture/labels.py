@@ -50,10 +50,11 @@ class Labels:
                 "order in which they were read"
             )
         for number, labels in enumerate(self._groups, 1):
-            if not isinstance(labels, str) and len(labels) != self._read.get(number, 0):
+            read = self._read.get(number, 0)
+            if not isinstance(labels, str) and len(labels) != read:
                 return (
-                    f"groups: {len(labels):,} labels for a sequence of {self._read.get(number, 0):,} tokens (padding too, "
-                    "where a batch is padded)"
+                    f"groups: {len(labels):,} labels for a sequence of {read:,} tokens (padding too, where a batch is "
+                    "padded)"
                 )
         return ""
 
