@@ -355,7 +355,7 @@ def _raises(block: Any) -> Tensor:
     [
         (_raises, "it failed: ZeroDivisionError: nothing to divide by"),
         (lambda block: block.weights, r"it failed: .*expected a value for each row"),
-        (lambda block: block.out.norm(dim=-1), r"it failed: AttributeError: 'NoneType' .*give needs= \(.*out"),
+        (lambda block: block.tokens.keys, r"it failed: AttributeError: 'NoneType' .*give needs= \(.*tokens"),
     ],
 )
 def test_a_users_measure_that_fails_costs_itself_alone(function: Any, why: str, fuse: bool) -> None:
