@@ -38,8 +38,9 @@ def profile_of(model: nn.Module, task: Task, measures: str | list[str] = "defaul
     with torch.no_grad(), watch(model, measures=measures, tokenizer=_Tokenizer(task), tokens=task.tokens()) as profile:
         for batch in task.measured():
             model(**batch.inputs)
-    # A time would make two runs that are equal differ.
-    profile.info.pop("created", None)
+    # A time, or what else the process happens to have loaded, would make two runs that are equal differ.
+    for fact in ("created", "transformers"):
+        profile.info.pop(fact, None)
     return profile
 
 
