@@ -168,16 +168,12 @@ def visible_keys(
         mask = cut(mask, rows, keys)
         # NaN hides nothing: a broken mask must show.
         visible = mask if mask.dtype == torch.bool else ~(mask <= hide_below)
-    alignment = causal_alignment(causal)
-    if alignment is None and window is None:
+    left, right, offset = key_limits(num_queries, num_keys, causal, window)
+    if left is None and right is None:
         return visible
     device = device if mask is None else mask.device
-    offset = num_keys - num_queries if alignment == "lower_right" else 0
     position = torch.arange(num_queries, device=device)[rows, None] + offset
     key = torch.arange(num_keys, device=device)[keys]
-    left, right = window_sides(window)
-    if alignment is not None:
-        right = 0
     if right is not None:
         near = key <= position + right
         visible = near if visible is None else visible & near
@@ -206,6 +202,20 @@ def window_sides(window: Window | None) -> tuple[int | None, int | None]:
     if len(sides) != 2 or any(side is not None and side < 0 for side in sides):
         raise ValueError(f"window: expected an int >= 1 or a pair (left, right) of ints >= 0; got {window!r}")
     return sides
+
+
+def key_limits(
+    num_queries: int, num_keys: int, causal: bool | Alignment | None, window: Window | None
+) -> tuple[int | None, int | None, int]:
+    """What causality and a window leave: row i sees keys `i + offset - left .. i + offset + right`.
+
+    Returns:
+        left, right (None = unlimited), offset.
+    """
+    alignment = causal_alignment(causal)
+    left, right = window_sides(window)
+    offset = num_keys - num_queries if alignment == "lower_right" else 0
+    return left, right if alignment is None else 0, offset
 
 
 def bias_of(mask: Tensor | None, dtype: torch.dtype | None = None) -> Tensor | None:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from headwise.errors import FileFormatError, InputError
+from headwise.profile.writing import json_value
 from headwise.studies import evidence, telling
 from headwise.studies.claims import agreed, to_a_degree
-from headwise.studies.durable import plain
 from headwise.studies.estimands import FINAL, Numbers, State, Where
 from headwise.studies.findings import Finding, Verdict
 from headwise.studies.folders import StudyFolder
@@ -251,7 +251,7 @@ def test_a_claim_needs_all_its_numbers() -> None:
 def test_a_verdict_comes_back_from_json(study: StudyFolder) -> None:
     verdict = verdict_of(evidence.read([study.path]))
     assert {one.claim for one in verdict.findings} == {"1a", "1b", "2", "3"}
-    document = json.loads(json.dumps(plain(verdict.to_json()), allow_nan=False))
+    document = json.loads(json.dumps(json_value(verdict.to_json()), allow_nan=False))
     assert Verdict.from_json(document) == verdict
     for change, words in (
         ({"format": "other"}, "v.json: is no verdict of a headwise study"),

@@ -38,6 +38,7 @@ class Forward:
         calls: Attention calls so far in each module.
         geometries: Geometry by mask, with the mask itself, so that its memory is not taken for another's.
         rows: Real rows, by where they are asked for.
+        labelled: Rows of each label (see labels.py), by where they are asked for.
     """
 
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Forward:
     calls: Counter[int] = field(default_factory=Counter)
     geometries: dict[tuple[Any, ...], tuple[Geometry, Any]] = field(default_factory=dict)
     rows: dict[tuple[Any, ...], Tensor | None] = field(default_factory=dict)
+    labelled: dict[tuple[Any, ...], dict[str, Tensor]] = field(default_factory=dict)
 
     @property
     def batch(self) -> int | None:

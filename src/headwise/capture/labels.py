@@ -67,18 +67,26 @@ class Labels:
         B, _, N, _ = call.sizes
         if self._groups is None or len(forward.sequences) != B:
             return {}
+        key = (B, N, call.is_cross, call.q.device)
+        if key not in forward.labelled:
+            found = self._rows(B, N, call.is_cross, forward)
+            forward.labelled[key] = {label: rows.to(call.q.device) for label, rows in found.items()}
+        return forward.labelled[key]
+
+    def _rows(self, batch: int, num_rows: int, cross: bool, forward: Forward) -> dict[str, Tensor]:
+        assert self._groups is not None
         given = [self._groups[n - 1] if 0 < n <= len(self._groups) else None for n in forward.sequences]
         found: dict[str, Tensor] = {}
         for row, labels in enumerate(given):
             if isinstance(labels, str):
-                _rows_of(found, labels, B, N)[row] = True
-            elif labels is not None and not call.is_cross:
+                _rows_of(found, labels, batch, num_rows)[row] = True
+            elif labels is not None and not cross:
                 start = forward.past or 0
                 number = forward.sequences[row]
-                self._read[number] = max(self._read.get(number, 0), start + N)
-                for position, label in enumerate(labels[start : start + N]):
-                    _rows_of(found, label, B, N)[row, position] = True
-        return {label: rows.to(call.q.device) for label, rows in found.items()}
+                self._read[number] = max(self._read.get(number, 0), start + num_rows)
+                for position, label in enumerate(labels[start : start + num_rows]):
+                    _rows_of(found, label, batch, num_rows)[row, position] = True
+        return found
 
 
 def _rows_of(found: dict[str, Tensor], label: str, batch: int, num_rows: int) -> Tensor:

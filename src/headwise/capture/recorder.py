@@ -148,11 +148,15 @@ class Recorder:
         texts = None
         if forward.identity is not None and rows % len(forward.sequences) == 0:
             texts = _Texts(forward.identity, forward.sequences, clusters, clusters // rows)
-        self._keep(layer, group, part, names, texts, error)
-        for label, only in self.labels.rows(call, forward).items():
-            some = summarise(statistics, self._row_measures, weighed.values, only)
-            self._keep(layer, group, some, names, None, None, label)
+        of_labels = {
+            label: summarise(statistics, self._row_measures, weighed.values, only)
+            for label, only in self.labels.rows(call, forward).items()
+        }
         self._put_totals(group, names, weighed)
+        # Last, when nothing can fail any more: a call that fails is tried again, and must not count twice.
+        self._keep(layer, group, part, names, texts, error)
+        for label, some in of_labels.items():
+            self._keep(layer, group, some, names, None, None, label)
 
     def _put_totals(self, group: Group, names: tuple[int, ...], weighed: Weighed) -> None:
         """Give what keys receive, and how alike heads are, to the profile; decoding goes on with its sequences."""

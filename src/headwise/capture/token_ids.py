@@ -74,7 +74,9 @@ class TokenIds:
     def delimiters(self) -> Tensor | None:
         """Which ids are delimiters, bool `[ids]`; None: unknown."""
         if self._strings is not None:
-            return torch.tensor([is_delimiter(text) for text in self._number] or [False])
+            if self._table is None or len(self._table) < len(self._number):
+                self._table = torch.tensor([is_delimiter(text) for text in self._number] or [False])
+            return self._table
         if self._table is None and not self._no_table:
             try:
                 self._table = delimiters_of(self._tokenizer)
@@ -103,16 +105,18 @@ class TokenIds:
         in_decoder = forward.encoder_decoder and "decoder" in call.place.name.split(".")
         if call.is_cross or (forward.encoder_decoder and not in_decoder):
             return _ids(given.get("input_ids"))
+        if forward.ids is not None:
+            return forward.ids
         if in_decoder:
-            return self._grown(call, forward, _ids(given.get("decoder_input_ids")))
-        if self._strings is not None:
-            return self._grown(call, forward, self._from_strings(forward))
-        return self._grown(call, forward, _ids(given.get("input_ids")) if "input_ids" in given else _only_ids(given))
+            new = _ids(given.get("decoder_input_ids"))
+        elif self._strings is not None:
+            new = self._from_strings(forward)
+        else:
+            new = _ids(given.get("input_ids")) if "input_ids" in given else _only_ids(given)
+        return self._grown(call, forward, new)
 
     def _grown(self, call: AttentionCall, forward: Forward, new: Tensor | None) -> Tensor | None:
         """The ids of a forward after those that its cache holds."""
-        if forward.ids is not None:
-            return forward.ids
         if new is None:
             return None
         names = forward.sequences

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headwise.cli.arguments import count
 from headwise.errors import InputError
 from headwise.models.places import user_path
 
@@ -29,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headwise bench`."""
     parser.add_argument("--full", action="store_true", help="all lengths, head sizes and masks: many minutes")
     parser.add_argument("--model", metavar="MODEL", help="measure this model: hub name, folder or .gguf file")
-    parser.add_argument("--tokens", metavar="N", type=_count, help=f"tokens that --model reads (default: {TOKENS})")
-    parser.add_argument("--batch", metavar="B", type=_count, help=f"sequences that --model reads (default: {BATCH})")
-    parser.add_argument("--turns", metavar="N", type=_count, help="runs of each variant that are kept")
+    parser.add_argument("--tokens", metavar="N", type=count, help=f"tokens that --model reads (default: {TOKENS})")
+    parser.add_argument("--batch", metavar="B", type=count, help=f"sequences that --model reads (default: {BATCH})")
+    parser.add_argument("--turns", metavar="N", type=count, help="runs of each variant that are kept")
     parser.add_argument("--out", metavar="RESULTS.json", help="write machine, versions and every sample")
     parser.add_argument("--plot", metavar="PLOT.svg", help="draw it: .svg or .png")
     parser.add_argument(
@@ -74,12 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"interrupted: kept {len(result.points)} of {result.planned} points{in_part}")
         return INTERRUPTED
     return 0
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {value!r}")
-    return int(value)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from headwise.cli.arguments import count
 from headwise.errors import InputError
 from headwise.models.places import user_path
 
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="correct for all heads and measures (default), or for the heads within each measure",
     )
-    parser.add_argument("--top", metavar="N", type=_count, default=20, help="differences to print (default: 20)")
+    parser.add_argument("--top", metavar="N", type=count, default=20, help="differences to print (default: 20)")
     parser.add_argument(
         "--json",
         metavar="FILE",
@@ -126,7 +127,7 @@ def _as_flags(message: str) -> str:
 
 
 def _as_json(comparison: Comparison, table: pd.DataFrame, arguments: argparse.Namespace) -> str:
-    from headwise.cli.exports import _plain
+    from headwise.profile.writing import json_value
 
     content = {
         "a": {"file": arguments.a, "sequences": comparison.sequences[0], "info": comparison.infos[0]},
@@ -140,7 +141,7 @@ def _as_json(comparison: Comparison, table: pd.DataFrame, arguments: argparse.Na
         "findings": comparison.findings(arguments.alpha, arguments.correction),
         "differences": table.to_dict("records"),
     }
-    return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
+    return json.dumps(json_value(content), indent=1, allow_nan=False) + "\n"
 
 
 def _show(
@@ -217,9 +218,3 @@ def _share(value: str) -> float:
     if not 0 < share < 1:
         raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, got {value!r}")
     return share
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {value!r}")
-    return int(value)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headwise.cli import outputs
 from headwise.errors import InputError
@@ -92,6 +91,8 @@ def as_parquet(profile: Profile) -> bytes:
 
 def as_json(profile: Profile) -> str:
     """The whole profile as JSON; what is undefined (NaN) is null."""
+    from headwise.profile.writing import json_value
+
     pairs = {name: profile.pairs(name).to_dict("records") for name in PAIRS if profile.pair_totals}
     content = {
         "info": dict(profile.info),
@@ -105,14 +106,4 @@ def as_json(profile: Profile) -> str:
         "verified": profile.verified,
         "pairs": pairs,
     }
-    return json.dumps(_plain(content), indent=1, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if hasattr(value, "item"):  # a numpy scalar
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(json_value(content), indent=1, allow_nan=False) + "\n"

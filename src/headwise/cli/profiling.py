@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.cli.arguments import count
 from headwise.errors import InputError, ModelError
 from headwise.models.places import user_path
 
@@ -45,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="default; all (also what needs the weights: tokens, values, keys, pairs of heads); or names: first,js",
     )
-    parser.add_argument("--window", metavar="N", type=_count, help="tokens of a window of --file")
-    parser.add_argument("--batch-size", metavar="N", type=_count, help="windows read at once")
+    parser.add_argument("--window", metavar="N", type=count, help="tokens of a window of --file")
+    parser.add_argument("--batch-size", metavar="N", type=count, help="windows read at once")
     parser.add_argument(
         "--fuse", action="store_true", help="let one kernel give output and statistics: faster, on CPUs"
     )
@@ -162,12 +163,6 @@ class _Once(argparse.Action):
         if getattr(namespace, self.dest) is not None:
             parser.error(f"{option} was given twice; to read several texts, write them to a --file, or profile each")
         setattr(namespace, self.dest, values)
-
-
-def _count(value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {value!r}")
-    return int(value)
 
 
 def _reads(arguments: argparse.Namespace) -> list[Path]:

@@ -193,8 +193,8 @@ def _judge(arguments: argparse.Namespace) -> int:
 
     from headwise.cli import outputs
     from headwise.cli.lesson import default_language
+    from headwise.profile.writing import json_value
     from headwise.studies import evidence, telling
-    from headwise.studies.durable import plain
     from headwise.studies.verdict import verdict_of
 
     of_training = [name for name in (*_PLANNED, "jobs") if name != "task" and getattr(arguments, name) is not None]
@@ -209,7 +209,8 @@ def _judge(arguments: argparse.Namespace) -> int:
         verdict = verdict_of(evidence.read(paths, status.update))
     language = cast(telling.Language, arguments.lang or default_language(os.environ))
     outputs.write(
-        planned, {"--json": lambda: (json.dumps(plain(verdict.to_json()), indent=1, allow_nan=False) + "\n").encode()}
+        planned,
+        {"--json": lambda: (json.dumps(json_value(verdict.to_json()), indent=1, allow_nan=False) + "\n").encode()},
     )
     console = Console(highlight=False)
     # A number that is cut off would be another number: lines may be longer than the terminal is wide.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.equations import causal_alignment, visible_keys, window_sides
+from headwise.equations import key_limits, visible_keys
 
 BLOCK_ELEMENTS = 1 << 20
 
@@ -130,10 +130,8 @@ def _scan_keys(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
 def _limits(call: AttentionCall, device: torch.device) -> tuple[Tensor, Tensor]:
     """The keys `low..high - 1` that causality and the window leave to each row, each `[N]`."""
     _, _, N, M = call.sizes
-    alignment = causal_alignment(call.causal)
-    left, right = window_sides(call.window)
-    right = 0 if alignment is not None else right
-    position = torch.arange(N, device=device) + (M - N if alignment == "lower_right" else 0)
+    left, right, offset = key_limits(N, M, call.causal, call.window)
+    position = torch.arange(N, device=device) + offset
     low = torch.zeros_like(position) if left is None else (position - left).clamp(0, M)
     high = torch.full_like(position, M) if right is None else (position + right + 1).clamp(0, M)
     return low, torch.maximum(low, high)
@@ -214,12 +212,8 @@ def _sees(call: AttentionCall, key: Tensor, defined: Tensor) -> Tensor:
         mask = mask.expand(b, mask.shape[1], N, M)
         entry = mask.gather(-1, index[:, None, :, None].expand(b, mask.shape[1], N, 1)).squeeze(-1)
         visible = visible & (entry if entry.dtype == torch.bool else ~(entry <= call.hide_below))
-    alignment = causal_alignment(call.causal)
-    left, right = window_sides(call.window)
-    offset = M - N if alignment == "lower_right" else 0
+    left, right, offset = key_limits(N, M, call.causal, call.window)
     position = torch.arange(N, device=key.device) + offset
-    if alignment is not None:
-        right = 0
     if right is not None:
         visible = visible & (key <= position + right)[:, None]
     if left is not None:

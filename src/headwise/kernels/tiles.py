@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.equations import bias_of, cut, visible_keys, weights, window_sides
+from headwise.equations import bias_of, cut, key_limits, visible_keys, weights
 
 
 def _everything() -> slice:
@@ -120,9 +120,7 @@ def visible_tile(call: AttentionCall, tile: Tile) -> Tensor | None:
 def within_limits(call: AttentionCall, first: int, last: int) -> slice:
     """The keys that causality and window leave to the rows from first to last; a mask may hide some. May be empty."""
     _, _, N, M = call.sizes
-    offset = M - N if call.causal == "lower_right" else 0
-    left, right = window_sides(call.window)
-    right = 0 if call.causal is not None else right
+    left, right, offset = key_limits(N, M, call.causal, call.window)
     start = 0 if left is None else max(0, first + offset - left)
     return slice(start, M if right is None else max(start, min(M, last + offset + right + 1)))
 

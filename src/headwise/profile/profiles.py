@@ -202,8 +202,8 @@ class Profile:
                 induction head, because texts repeat themselves by chance.
 
         Returns:
-            Columns `layer, head, label, call, phase, kind, role, value, spread, threshold, evidence`: a row for each
-            role; `spread` is the standard error over sequences.
+            Columns `layer, head, label, call, phase, kind, role, value, spread, evidence`: a row for each role. `spread`
+            is the standard error over sequences; `evidence` names the threshold.
         """
         from headwise.profile.reading import roles_table
 

@@ -75,17 +75,3 @@ class Totals:
                 mine = np.pad(mine, [*[(0, 0)] * (mine.ndim - 1), (0, short)])
             mine[..., : new.shape[-1]] += new
             self.arrays[name] = mine
-
-
-def totals_of(total: Array, rows: Array) -> dict[str, Array]:
-    """The sums over sequences of their totals S_c and numbers N_c, each `[..., C]`."""
-    import numpy as np
-
-    return {
-        "sequences": np.sum(rows > 0, axis=-1, dtype=np.float64),
-        "s": total.sum(-1),
-        "ss": (total**2).sum(-1),
-        "sn": (total * rows).sum(-1),
-        "n": rows.sum(-1),
-        "nn": (rows**2).sum(-1),
-    }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import InputError
 
@@ -45,6 +46,17 @@ def replace_files(contents: Mapping[Path, bytes], *, new: Collection[Path] = ())
         for part in staged.values():
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON can hold it: numpy's numbers as Python's own, and what is no finite number as None."""
+    if isinstance(value, dict):
+        return {str(key): json_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(inner) for inner in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @contextmanager

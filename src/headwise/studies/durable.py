@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.errors import HeadwiseError
+from headwise.profile.writing import json_value
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -42,7 +43,7 @@ def replace(path: Path, data: bytes) -> None:
 
 def replace_json(path: Path, value: Any) -> None:
     """Make `path` hold a value as JSON; NaN and infinities become null, which every reader knows."""
-    replace(path, (json.dumps(plain(value), indent=1, allow_nan=False) + "\n").encode())
+    replace(path, (json.dumps(json_value(value), indent=1, allow_nan=False) + "\n").encode())
 
 
 def append_line(path: Path, value: Any) -> None:
@@ -51,22 +52,11 @@ def append_line(path: Path, value: Any) -> None:
     Raises:
         DiskError: The disk refused; a part of the line may stand there, which `headwise.studies.logs` skips.
     """
-    line = json.dumps(plain(value), allow_nan=False) + "\n"
+    line = json.dumps(json_value(value), allow_nan=False) + "\n"
     with refusals(path), path.open("ab") as file:
         file.write(line.encode())
         file.flush()
         os.fsync(file.fileno())
-
-
-def plain(value: Any) -> Any:
-    """A value in which every number that JSON lacks is None."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not -float("inf") < value < float("inf"):
-        return None
-    return value
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, TypeVar, cast
 
 from headwise.errors import FileFormatError
+from headwise.studies.formats import require_format
 from headwise.studies.paired import Word
 
 FORMAT, SCHEMA = "headwise-verdict", 1
@@ -166,12 +167,7 @@ class Verdict:
         Raises:
             FileFormatError: It is none, or was written by a newer headwise.
         """
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise FileFormatError(f"{source}: is no verdict of a headwise study")
-        if document.get("schema") != SCHEMA:
-            raise FileFormatError(
-                f"{source}: is of format {document.get('schema')}; this headwise reads {SCHEMA}: install a newer one"
-            )
+        require_format(document, FORMAT, SCHEMA, source, "verdict")
         try:
             return cls(
                 tuple(_made(Answer, one, studies=lambda v: tuple((a, b) for a, b in v)) for one in document["answers"]),

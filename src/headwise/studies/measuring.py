@@ -10,6 +10,7 @@ from torch import nn
 from headwise.capture import watch
 from headwise.profile import Profile
 from headwise.profile.files import packed as packed
+from headwise.profile.writing import json_value
 from headwise.studies.tasks.protocol import Task
 
 KEPT = "all"
@@ -58,13 +59,6 @@ def heads_of(profile: Profile) -> list[dict[str, Any]]:
     """Every head with the value of every row measure; None where a measure is undefined."""
     table = profile.table()[[*PLACE, *profile.measures]]
     return [
-        {name: _plain(value) for name, value in zip(table.columns, row, strict=True)}
+        {name: json_value(value) for name, value in zip(table.columns, row, strict=True)}
         for row in table.itertuples(index=False)
     ]
-
-
-def _plain(value: Any) -> Any:
-    """A number of numpy as Python's own; NaN as None."""
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and value != value else value

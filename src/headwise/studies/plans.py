@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from headwise.errors import FileFormatError, InputError
 from headwise.layer.multi_head import Init
+from headwise.studies.formats import require_format
 from headwise.studies.tasks.protocol import Option, Settings
 from headwise.studies.transformer import Sizes
 
@@ -177,12 +178,7 @@ class Plan:
         Raises:
             FileFormatError: It is none, or was written by a newer headwise.
         """
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise FileFormatError(f"{source}: is no plan of a headwise study")
-        if document.get("schema") != SCHEMA:
-            raise FileFormatError(
-                f"{source}: is of format {document.get('schema')}; this headwise reads {SCHEMA}: install a newer one"
-            )
+        require_format(document, FORMAT, SCHEMA, source, "plan")
         values = {one.name: document[one.name] for one in fields(cls) if one.name in document}
         missing = [one.name for one in fields(cls) if one.name not in values and one.name not in _LATER]
         if missing:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
-from headwise.equations import causal_alignment, window_sides
+from headwise.equations import key_limits
 from headwise.kernels.geometry import Geometry
 from headwise.kernels.native.building import NAME, fingerprint
 from headwise.kernels.protocol import STATISTICS, RowStatistics
@@ -104,9 +104,7 @@ class Library:
             mask = mask.detach().resolve_neg()
             mask = mask.to(torch.float32) if mask.dtype != torch.bool else mask
             mask = mask.expand(B, H, N, M)
-        alignment = causal_alignment(call.causal)
-        left, right = window_sides(call.window)
-        right = 0 if alignment is not None else right
+        left, right, offset = key_limits(N, M, call.causal, call.window)
         a = _Call(
             q=q.data_ptr(), k=k.data_ptr(), v=None if v is None else v.data_ptr(),
             out=None if out is None else out.data_ptr(),
@@ -119,7 +117,7 @@ class Library:
             sinks=None if sinks is None else sinks.data_ptr(), own=own.data_ptr(), first=first.data_ptr(),
             own_stride=N if own.shape[0] > 1 else 0, first_stride=N if first.shape[0] > 1 else 0,
             left=-1 if left is None else left, right=-1 if right is None else right,
-            offset=M - N if alignment == "lower_right" else 0,
+            offset=offset,
             statistics=statistics.data_ptr(), argmax=argmax.data_ptr(),
             scale=1 / math.sqrt(q.shape[-1]) if call.scale is None else call.scale,
             softcap=call.softcap or 0.0, hide_below=call.hide_below,
