@@ -14,12 +14,12 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from headwise.call import AttentionCall
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards
 from headwise.capture.labels import Groups, Labels
+from headwise.capture.mode import SDPA, Mode, leave
 from headwise.capture.modules import Running, running_modules
 from headwise.capture.names import Names
 from headwise.capture.placing import attending, heads_of, place_of, reads_tokens
@@ -29,15 +29,12 @@ from headwise.capture.sdpa import UnmeasurableError, place_for_output, read_call
 from headwise.capture.sequences import Sequences
 from headwise.capture.texts import Texts
 from headwise.capture.token_ids import TokenIds
-from headwise.capture.unseen import note_what_stayed_silent, other_attention
+from headwise.capture.unseen import note_what_stayed_silent
 from headwise.capture.weighing import Weighing
 from headwise.kernels import RowStatistics
 from headwise.measures.blockwise import registered
 from headwise.measures.catalogue import CATALOGUE, select
 from headwise.profile import Profile
-
-# torch.nn.functional's own, also where a library has put something else in its place.
-SDPA = torch._C._nn.scaled_dot_product_attention
 
 
 def watch(
@@ -127,7 +124,7 @@ class Watch:
         self._forwards = Forwards(self._begin, self._recorder.end_of_forward)
         self._compiled = CompiledParts(model)
         self._sequences = Sequences()
-        self._mode: _Mode | None = None
+        self._mode: Mode | None = None
 
     def tap(self, told: Callable[[AttentionCall, RowStatistics, Tensor], None]) -> Self:
         """Let a function see every call that is measured, with its statistics and output; returns this watch.
@@ -146,7 +143,7 @@ class Watch:
         self.profile.pending = self._settle
         if self._model is not None and not is_compiled_in_place(self._model):
             self._forwards.attach(self._model)
-        self._mode = _Mode(self._attend, self._other)
+        self._mode = Mode(self._attend, self._other)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         self._compiled.step_aside(self._mode, self._forwards.suspended, self._compiled_runs)
         return self.profile
@@ -181,7 +178,7 @@ class Watch:
         mode.ended = True
         self._compiled.restore()
         self._forwards.detach()
-        _leave(mode)
+        leave(mode)
         self._settle()
         # The profile may live on: it must not keep the model and our buffers alive.
         self.profile.pending = None
@@ -338,52 +335,6 @@ class _Located:
         """The module that attends."""
         running = attending(self.stack)
         return None if running is None else running.module
-
-
-class _Mode(TorchFunctionMode):
-    """Sees every torch function; passes all on unchanged, but leaves attention to the watch."""
-
-    def __init__(self, attend: Callable[[tuple[Any, ...], dict[str, Any]], Tensor], other: Callable[..., None]) -> None:
-        super().__init__()
-        self._attend = attend
-        self._other = other
-        self.ended = False
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        # A compiled graph must stay as it is: what runs inside one is listed as unseen.
-        if torch.compiler.is_compiling() or self.ended:
-            return func(*args, **kwargs)
-        if func is SDPA:
-            return self._attend(args, kwargs)
-        out = func(*args, **kwargs)
-        other = other_attention(func)
-        if other is not None:
-            # A function mode of the caller must not see what we do.
-            with torch._C.DisableTorchFunction():
-                self._other(*other)
-        return out
-
-
-def _leave(mode: _Mode) -> None:
-    """Take a mode off the stack, also from under modes that were entered later and still run.
-
-    Raises:
-        RuntimeError: It was entered in another thread, where it stays, doing nothing.
-    """
-    if mode not in _get_current_function_mode_stack():
-        raise RuntimeError("watch: stop() must be called in the thread that called start(); this watch records no more")
-    above = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    for other in reversed(above):
-        _push_mode(other)
 
 
 def _is_wanted(wanted: tuple[int | str, ...] | None, number: int, name: str) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.measures.catalogue import BY_NAME, CATALOGUE, OFFSETS, Measure
-from headwise.profile.accumulators import COUNTS, Accumulator, PartSums
+from headwise.measures.catalogue import BY_NAME, CATALOGUE, Measure
+from headwise.profile.accumulators import Accumulator, PartSums
 from headwise.profile.highlights import Highlight, highlights
 from headwise.profile.records import Group, Layer, Sequence, Unseen, worse
 from headwise.profile.totals import Totals
@@ -144,20 +144,9 @@ class Profile:
         Raises:
             ValueError: No rows were recorded under this label.
         """
-        import pandas as pd
+        from headwise.profile.reading import heads_table
 
-        self._settle()
-        sums = self.groups
-        if group is not None:
-            if group not in self.labelled:
-                if not self.labelled:
-                    raise ValueError("table: no groups were recorded; label sequences or tokens with watch(groups=...)")
-                raise ValueError(f"table: expected a group among {', '.join(self.labelled)}; got {group!r}")
-            sums = self.labelled[group]
-        parts = [self._group_columns(one, sums[one], group is None) for one in self.ordered() if one in sums]
-        if parts:
-            return pd.DataFrame(_joined(parts))
-        return pd.DataFrame(columns=self._column_names())
+        return heads_table(self, group)
 
     def keys(self) -> pd.DataFrame:
         """What every key receives: `alpha_j = sum_i p_ij / #{i that may see j}`, averaged over sequences.
@@ -202,8 +191,8 @@ class Profile:
                 induction head, because texts repeat themselves by chance.
 
         Returns:
-            Columns `layer, head, label, call, phase, kind, role, value, spread, evidence`: a row for each role. `spread`
-            is the standard error over sequences; `evidence` names the threshold.
+            Columns `layer, head, label, call, phase, kind, role, value, spread, evidence`: a row for each role.
+            `spread` is the standard error over sequences; `evidence` names the threshold.
         """
         from headwise.profile.reading import roles_table
 
@@ -244,35 +233,15 @@ class Profile:
             Columns `layer, head, label, call, phase, kind, start, end, rows, mean`: positions `start..end` after the
             first real key (powers of two), for every bin that has rows.
         """
-        import pandas as pd
+        from headwise.profile.reading import position_table
 
-        k = self._index(measure)
-        records = []
-        for group in self.ordered():
-            sums = self.groups[group]
-            total, rows = sums.arrays["bin_sum"][k], sums.arrays["bin_rows"][k]
-            for head, b in zip(*rows.nonzero(), strict=True):
-                place = {"layer": group.layer, "head": int(head), "label": f"L{group.layer}H{head}"}
-                span = {"start": 2 ** int(b) - 1, "end": 2 ** (int(b) + 1) - 2}
-                numbers = {"rows": int(rows[head, b]), "mean": float(total[head, b] / rows[head, b])}
-                records.append(place | {"call": group.call, "phase": group.phase, "kind": group.kind} | span | numbers)
-        columns = ["layer", "head", "label", "call", "phase", "kind", "start", "end", "rows", "mean"]
-        return pd.DataFrame(records, columns=columns)
+        return position_table(self, measure)
 
     def offsets(self) -> pd.DataFrame:
         """How many rows have their largest weight at each offset self(i) - argmax: -8..8 and "other"."""
-        import pandas as pd
+        from headwise.profile.reading import offsets_table
 
-        self._settle()
-        names = [*map(str, OFFSETS), "other"]
-        records = []
-        for group in self.ordered():
-            sums = self.groups[group]
-            for head, counts in enumerate(sums.arrays["offsets"]):
-                place = {"layer": group.layer, "head": head, "label": f"L{group.layer}H{head}"}
-                numbers = dict(zip(names, counts.astype(int).tolist(), strict=True))
-                records.append(place | {"call": group.call, "phase": group.phase, "kind": group.kind} | numbers)
-        return pd.DataFrame(records, columns=["layer", "head", "label", "call", "phase", "kind", *names])
+        return offsets_table(self)
 
     def highlights(self, limit: int = 5) -> list[Highlight]:
         """The heads that stand out, in words."""
@@ -455,51 +424,3 @@ class Profile:
         """The groups in table order."""
         self._settle()
         return sorted(self.groups, key=lambda g: (g.layer, g.call, g.phase != "prefill", g.kind))
-
-    def _index(self, measure: str) -> int:
-        self._settle()
-        if measure not in self.measures:
-            raise ValueError(f"expected a measure among {', '.join(self.measures)}; got {measure!r}")
-        return self.measures.index(measure)
-
-    def _column_names(self) -> list[str]:
-        place = ["layer", "head", "label", "name", "call", "phase", "kind", "kv_head", *COUNTS]
-        return place + [m + part for m in self.measures for part in ("", "_std", "_min", "_max", "_se")]
-
-    def _group_columns(self, group: Group, accumulator: Accumulator, with_keys: bool) -> dict[str, Any]:
-        """The columns of one group's heads: arrays of numbers, and lists of words."""
-        import numpy as np
-
-        layer, sums = self._layers[group.layer], accumulator.closed()
-        heads = np.arange(layer.num_heads)
-        per_kv = max(1, layer.num_heads // max(1, layer.num_kv_heads))
-        columns: dict[str, Any] = {
-            "layer": np.full_like(heads, group.layer),
-            "head": heads,
-            "label": [f"L{group.layer}H{head}" for head in heads],
-            "name": [layer.name] * len(heads),
-            "call": np.full_like(heads, group.call),
-            "phase": [group.phase] * len(heads),
-            "kind": [group.kind] * len(heads),
-            "kv_head": heads // per_kv,
-        }
-        columns |= {name: sums.arrays["counts"][i].astype("int64") for i, name in enumerate(COUNTS)}
-        for k, measure in enumerate(self.measures):
-            summary = self.entry(measure).summary
-            columns |= {measure + part: value for part, value in sums.columns(k, summary).items()}
-        if with_keys and group in self.key_totals:
-            keys = self.key_totals[group].closed()
-            columns |= {"alpha_first": keys.mean()[:, 0], "alpha_first_se": keys.error()[:, 0]}
-        return columns
-
-
-def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The columns of all groups, one under the other; NaN where a group lacks one."""
-    import numpy as np
-
-    joined: dict[str, Any] = {}
-    for name in dict.fromkeys(name for part in parts for name in part):
-        pieces = [part.get(name, np.full(len(part["head"]), np.nan)) for part in parts]
-        words = isinstance(pieces[0], list)
-        joined[name] = [word for piece in pieces for word in piece] if words else np.concatenate(pieces)
-    return joined

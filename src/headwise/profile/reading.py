@@ -1,4 +1,4 @@
-"""Tables that a profile gives beside that of its heads: what keys receive, pairs of heads, roles."""
+"""The tables that a profile gives: its heads, by position and offset, what keys receive, pairs of heads, roles."""
 
 from __future__ import annotations
 
@@ -7,18 +7,116 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.measures.catalogue import OFFSETS, PAIR_MEASURES
 from headwise.measures.roles import Thresholds, roles
+from headwise.profile.accumulators import COUNTS
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
+    from headwise.profile.accumulators import Accumulator
     from headwise.profile.profiles import Profile
-    from headwise.profile.records import Group
+    from headwise.profile.records import Group, Layer
 
 PLACE = ("call", "phase", "kind")
+COLUMN_PARTS = ("", "_std", "_min", "_max", "_se")
 EVIDENCE = ("self_focus", "previous", "next", "delimiter", "duplicate", "entropy_ratio", "alpha_first")
 PAIRS = tuple(measure.name for measure in PAIR_MEASURES)
 """In the order in which their sums are kept."""
+
+
+def heads_table(profile: Profile, label: str | None) -> pd.DataFrame:
+    """See `Profile.table`."""
+    import pandas as pd
+
+    groups = profile.ordered()
+    sums = profile.groups
+    if label is not None:
+        if not profile.labelled:
+            raise ValueError("table: no groups were recorded; label sequences or tokens with watch(groups=...)")
+        if label not in profile.labelled:
+            raise ValueError(f"table: expected a group among {', '.join(profile.labelled)}; got {label!r}")
+        sums = profile.labelled[label]
+    layers = {layer.layer: layer for layer in profile.layers}
+    parts = [_columns(profile, layers[one.layer], one, sums[one], label is None) for one in groups if one in sums]
+    if parts:
+        return pd.DataFrame(_joined(parts))
+    place = ["layer", "head", "label", "name", *PLACE, "kv_head", *COUNTS]
+    return pd.DataFrame(columns=place + [m + part for m in profile.measures for part in COLUMN_PARTS])
+
+
+def _columns(profile: Profile, layer: Layer, group: Group, accumulator: Accumulator, with_keys: bool) -> dict[str, Any]:
+    """The columns of one group's heads: arrays of numbers, and lists of words."""
+    import numpy as np
+
+    sums, heads = accumulator.closed(), np.arange(layer.num_heads)
+    per_kv = max(1, layer.num_heads // max(1, layer.num_kv_heads))
+    columns: dict[str, Any] = {
+        "layer": np.full_like(heads, group.layer),
+        "head": heads,
+        "label": [f"L{group.layer}H{head}" for head in heads],
+        "name": [layer.name] * len(heads),
+        "call": np.full_like(heads, group.call),
+        "phase": [group.phase] * len(heads),
+        "kind": [group.kind] * len(heads),
+        "kv_head": heads // per_kv,
+    }
+    columns |= {name: sums.arrays["counts"][i].astype("int64") for i, name in enumerate(COUNTS)}
+    for k, measure in enumerate(profile.measures):
+        summary = profile.entry(measure).summary
+        columns |= {measure + part: value for part, value in sums.columns(k, summary).items()}
+    if with_keys and group in profile.key_totals:
+        keys = profile.key_totals[group].closed()
+        columns |= {"alpha_first": keys.mean()[:, 0], "alpha_first_se": keys.error()[:, 0]}
+    return columns
+
+
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The columns of all groups, one under the other; NaN where a group lacks one."""
+    import numpy as np
+
+    joined: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        pieces = [part.get(name, np.full(len(part["head"]), np.nan)) for part in parts]
+        words = isinstance(pieces[0], list)
+        joined[name] = [word for piece in pieces for word in piece] if words else np.concatenate(pieces)
+    return joined
+
+
+def position_table(profile: Profile, measure: str) -> pd.DataFrame:
+    """See `Profile.by_position`."""
+    import pandas as pd
+
+    groups = profile.ordered()
+    if measure not in profile.measures:
+        raise ValueError(f"expected a measure among {', '.join(profile.measures)}; got {measure!r}")
+    k = profile.measures.index(measure)
+    records = []
+    for group in groups:
+        sums = profile.groups[group]
+        total, rows = sums.arrays["bin_sum"][k], sums.arrays["bin_rows"][k]
+        for head, b in zip(*rows.nonzero(), strict=True):
+            span = {"start": 2 ** int(b) - 1, "end": 2 ** (int(b) + 1) - 2}
+            numbers = {"rows": int(rows[head, b]), "mean": float(total[head, b] / rows[head, b])}
+            records.append(_head(group, int(head)) | span | numbers)
+    return pd.DataFrame(records, columns=["layer", "head", "label", *PLACE, "start", "end", "rows", "mean"])
+
+
+def offsets_table(profile: Profile) -> pd.DataFrame:
+    """See `Profile.offsets`."""
+    import pandas as pd
+
+    names = [*map(str, OFFSETS), "other"]
+    records = [
+        _head(group, head) | dict(zip(names, counts.astype(int).tolist(), strict=True))
+        for group in profile.ordered()
+        for head, counts in enumerate(profile.groups[group].arrays["offsets"])
+    ]
+    return pd.DataFrame(records, columns=["layer", "head", "label", *PLACE, *names])
+
+
+def _head(group: Group, head: int) -> dict[str, Any]:
+    place = {"call": group.call, "phase": group.phase, "kind": group.kind}
+    return {"layer": group.layer, "head": head, "label": f"L{group.layer}H{head}"} | place
 
 
 def keys_table(profile: Profile) -> pd.DataFrame:
