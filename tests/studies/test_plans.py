@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ def test_a_plan_comes_back_from_json(tmp_path: Path) -> None:
     # sha256 of b"abc" * 1000, by hashlib in another program
     assert plan.data[0].size == 3000
     assert planned("text", data=[text], heads=(1, 2), seeds=2).digest != plan.digest
+    elsewhere = replace(plan, data=tuple(replace(one, path=f"/elsewhere/{Path(one.path).name}") for one in plan.data))
+    assert elsewhere.digest == plan.digest, "data that moved are the same data"
+    changed = replace(plan, data=tuple(replace(one, sha256="0" * 64) for one in plan.data))
+    assert changed.digest != plan.digest
 
 
 def test_a_plan_from_before_there_was_a_choice_of_initial_weights() -> None:

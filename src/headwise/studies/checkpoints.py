@@ -26,7 +26,7 @@ class Checkpoint:
     Attributes:
         step: Steps that are done.
         plan: The plan's digest.
-        seconds: Time that training has taken, without evaluations.
+        seconds: Processor time that training has taken, without evaluations.
         peak_bytes: The highest resident memory of a process that trained it.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headwise.errors import HeadwiseError, InputError
+from headwise.errors import InputError
 from headwise.studies.claims import REGIME
 from headwise.studies.estimands import numbers_of
 from headwise.studies.folders import StudyFolder
@@ -54,32 +54,12 @@ def _read(folder: StudyFolder) -> Read:
     if len(plan.heads) == 1 and 1 in plan.heads:
         notes.append("it has runs with one head alone")
     recuts: dict[tuple[int, str, Cutting], float] = {}
-    heads = [h for h in plan.heads if h > 1 and plan.d_model % h == 0]
-    if 1 in plan.heads and REGIME in plan.regimes and heads:
-        try:
-            recuts = _cut_anew(folder, heads)
-        except (HeadwiseError, ValueError) as error:
-            notes.append(f"its single heads could not be cut anew: {error}")
-    return Read(numbers, recuts, tuple(notes))
-
-
-def _cut_anew(folder: StudyFolder, heads: Sequence[int]) -> dict[tuple[int, str, Cutting], float]:
-    """Numbers of the single heads of fixed width, by seed, estimand and cut.
-
-    Raises:
-        InputError: The data are not what they were, or are gone.
-        ValueError: A layer that cannot be cut.
-    """
-    from headwise.studies import resplit, tasks
-
-    plan = folder.plan()
-    runs = [run for run in folder.complete() if (run.key.regime, run.key.heads) == (REGIME, 1)]
-    if not runs:
-        return {}
-    plan.check_data()
-    task = tasks.make(plan.task, plan.settings(folder.path))
-    found = {}
-    for run in runs:
-        for (estimand, cutting), value in resplit.numbers(resplit.model_of(plan, run, task), task, heads).items():
-            found[run.key.seed, estimand, cutting] = value
-    return found
+    for run in folder.complete():
+        if (run.key.regime, run.key.heads) == (REGIME, 1):
+            final = run.final()
+            for one in final.get("recut") or ():
+                if one["value"] is not None:
+                    recuts[run.key.seed, one["estimand"], Cutting(one["heads"], one["scale"])] = one["value"]
+            if "recut_failed" in final:
+                notes.append(f"its single heads could not be cut anew: {final['recut_failed']}")
+    return Read(numbers, recuts, tuple(dict.fromkeys(notes)))

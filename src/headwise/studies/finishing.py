@@ -11,9 +11,12 @@ import torch
 from safetensors.torch import save as packed_tensors
 from torch import nn
 
+from headwise.effects.repeating import induction_scores
 from headwise.layer import MultiHeadAttention
-from headwise.studies import durable, measuring
+from headwise.profile.writing import json_value
+from headwise.studies import durable, measuring, resplit
 from headwise.studies.checkpoints import Checkpoint
+from headwise.studies.claims import REGIME
 from headwise.studies.folders import RunFolder
 from headwise.studies.memory import step_bytes
 from headwise.studies.plans import Plan, RunKey
@@ -22,7 +25,12 @@ from headwise.studies.subspaces import subspaces
 from headwise.studies.tasks.protocol import Task
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from headwise.profile import Profile
+
+NO_BEGIN = -1
+"""No token stands before the random ones."""
 
 
 def finish(plan: Plan, key: RunKey, task: Task, folder: RunFolder, model: nn.Module, at: Checkpoint) -> None:
@@ -41,6 +49,7 @@ def finish(plan: Plan, key: RunKey, task: Task, folder: RunFolder, model: nn.Mod
         "higher_is_better": task.higher_is_better,
         "start": {name: log[0][name] for name in ("heldout_loss", "score")},
         **measured(model, task, profile),
+        **cut_anew(plan, key, model, task),
         "step_bytes": _bytes_of_a_step(plan, key, task, model),
         "seconds": at.seconds,
         "seconds_per_step": at.seconds / plan.steps,
@@ -81,11 +90,48 @@ def measured(model: nn.Module, task: Task, profile: Profile) -> dict[str, Any]:
         task: Gives held-out data.
         profile: The profile of the model on these data.
     """
+    induction = induction_of(model, task)
+    roles = profile.roles(induction=induction)
     return {
+        "roles": _records(roles, ("label", "role", "value", "spread", "evidence")),
+        "induction": None if induction is None else _records(induction, ("label", "induction", "induction_se")),
         "subspaces": subspaces(model),
         "score_ranks": score_ranks(model, task),
         "unseen": [{"name": one.name, "reason": one.reason} for one in profile.unseen],
     }
+
+
+def induction_of(model: nn.Module, task: Task) -> pd.DataFrame | None:
+    """What heads do on repeated random tokens; None where tokens are no vocabulary from which any text can be made."""
+    architecture = task.architecture()
+    if architecture.kind != "decoder" or architecture.outputs is not None or architecture.vocab is None:
+        return None
+    length = min(architecture.length // 2, architecture.vocab)
+    if length < 1:
+        return None
+    return induction_scores(model, length=length, vocab=architecture.vocab, begin=NO_BEGIN)
+
+
+def cut_anew(plan: Plan, key: RunKey, model: nn.Module, task: Task) -> dict[str, Any]:
+    """The numbers of a single head of fixed width, cut anew into the other numbers of heads of the plan."""
+    heads = [h for h in plan.heads if h > 1 and plan.d_model % h == 0]
+    if (key.regime, key.heads) != (REGIME, 1) or not heads:
+        return {"recut": None}
+    try:
+        found = resplit.numbers(model, task, heads)
+    except ValueError as error:
+        return {"recut": None, "recut_failed": str(error)}
+    return {
+        "recut": [
+            {"estimand": estimand, "heads": cutting.heads, "scale": cutting.scale, "value": json_value(value)}
+            for (estimand, cutting), value in found.items()
+        ]
+    }
+
+
+def _records(table: pd.DataFrame, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    rows = table[list(columns)].itertuples(index=False)
+    return [{name: json_value(value) for name, value in zip(columns, row, strict=True)} for row in rows]
 
 
 def _bytes_of_a_step(plan: Plan, key: RunKey, task: Task, model: nn.Module) -> int:

@@ -18,7 +18,8 @@
 An object of `log.jsonl`:
 
     step, train_loss (mean since the evaluation before; null at step 0), heldout_loss (nats), score {name: value},
-    seconds_per_step (median since the evaluation before), peak_bytes (highest resident memory of the process),
+    seconds_per_step (processor time; median since the evaluation before), peak_bytes (highest resident memory of the
+    process),
     heads [{layer, head, label, name, kind, call, phase, <row measure>: value, ...}]
 
 An object of `final.json`:
@@ -27,9 +28,12 @@ An object of `final.json`:
     train_loss, heldout_loss, score {name: value}, score_name, higher_is_better, start {heldout_loss, score}
     subspaces [{name, d_v, pairs: [{a, b, read: [degrees], written: [degrees], read_overlap, written_overlap}]}]
     score_ranks [{name, head, d_k, queries, keys, sequences, rank, bound, rank_99, stable_rank}]
+    roles [{label, role, value, spread, evidence}] (the profile's; of induction heads by repeated random tokens)
+    induction [{label, induction, induction_se}] (where the task's tokens are its model's own vocabulary; else null)
+    recut [{estimand, heads, scale, value}] (single heads of fixed width cut anew; else null), recut_failed (why not)
     unseen [{name, reason}] (attention that could not be measured)
     step_bytes (the most that the tensors of one training step hold at once, `headwise.studies.memory`)
-    seconds, seconds_per_step, peak_bytes, threads, torch, headwise
+    seconds, seconds_per_step (mean; both processor time), peak_bytes, threads, torch, headwise
 
 All but `seconds`, `seconds_per_step` and `peak_bytes` is the same, bit by bit, whenever a run is repeated on one
 machine, also where it was killed and resumed. null stands for what is undefined.

@@ -137,8 +137,11 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """What tells this plan from any other."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+        """What tells this plan from any other. Data are what they hold, wherever they lie."""
+        values = self.to_json()
+        for one in values["data"]:
+            one["path"] = Path(one["path"]).name
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def sizes(self, key: RunKey) -> Sizes:
         """The sizes of a run's model."""

@@ -106,11 +106,11 @@ class _Run:
         finishing.finish(self.plan, self.key, self.task, self.folder, self.model, self.at)
 
     def steps_to(self, stop: int) -> tuple[list[float], list[float]]:
-        """Train up to a step: the seconds and the loss of each step."""
+        """Train up to a step: the processor's seconds, which other programs do not lengthen, and the loss of each."""
         times, losses = [], []
         self.model.train()
         for step in range(self.at.step, stop):
-            began = time.perf_counter()
+            began = time.process_time()
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate(self.plan, step)
             torch.manual_seed(derived(self.key.seed, "dropout", step))
@@ -122,7 +122,7 @@ class _Run:
                     "more --warmup, to a new study"
                 )
             losses.append(value)
-            times.append(time.perf_counter() - began)
+            times.append(time.process_time() - began)
             self.watching.step(step + 1)
         return times, losses
 
