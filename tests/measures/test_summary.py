@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from headwise.call import AttentionCall, Place
-from headwise.kernels import RowStatistics, row_statistics
+from headwise.kernels import RowStatistics, row_statistics, tally
+from headwise.kernels.native.binding import library
 from headwise.measures import summary
 from headwise.measures.catalogue import BY_NAME
 from headwise.measures.rows import FUNCTIONS, counted
 from headwise.measures.summary import OFFSETS, POSITION_BINS, Part, summarise
 
-F64 = torch.float64
+F64, F32 = torch.float64, torch.float32
 ALL = tuple(BY_NAME)
 TRIL = torch.ones(12, 12, dtype=torch.bool).tril()
 
@@ -57,9 +58,13 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=CALLS)
+@pytest.fixture(params=[(name, dtype) for name in CALLS for dtype in (F64, F32)], ids=str)
 def statistics(request: pytest.FixtureRequest) -> RowStatistics:
-    return row_statistics(make(**CALLS[request.param]))
+    """In float64, which plain torch sums, and in float32, which the compiled kernel sums."""
+    name, dtype = request.param
+    call = make(**CALLS[name])
+    sinks = None if call.sinks is None else call.sinks.to(dtype)
+    return row_statistics(call.with_(q=call.q.to(dtype), k=call.k.to(dtype), sinks=sinks))
 
 
 def listed(s: RowStatistics, name: str, h: int) -> list[tuple[float, int, int, int]]:
@@ -225,3 +230,20 @@ def test_a_call_without_rows_that_count() -> None:
     assert (part.cluster_rows == 0).all()
     assert (part.offsets == 0).all()
     assert (part.mean == 0).all()
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_the_compiled_tally_is_the_plain_one(statistics: RowStatistics, part: bool) -> None:
+    B, _, N = statistics.lse.shape
+    only = torch.arange(N)[None].expand(B, N) % 3 != 1 if part else None
+    found = tally(statistics, OFFSETS, only)
+    if statistics.lse.dtype == F64:
+        assert found is None
+        return
+    if isinstance(library(), str):
+        pytest.skip(f"there is no compiled kernel: {library()}")
+    assert found is not None
+    plain = summary._tally(statistics, only)
+    assert found.counted.tolist() == plain.counted.tolist()
+    assert found.counts.tolist() == plain.counts.tolist()
+    assert found.offsets.tolist() == plain.offsets.tolist()

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.kernels import RowStatistics, moments
+from headwise.kernels import RowStatistics, moments, tally
+from headwise.kernels.native.tally import Tally
 from headwise.measures.catalogue import OFFSETS, POSITION_BINS
 from headwise.measures.rows import FUNCTIONS, counted, nonfinite
 
-CHUNK_ELEMENTS = 1 << 22
+CHUNK_ELEMENTS = 1 << 18
+"""Numbers that are held at once: so few that their memory is used again, not fetched anew."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +63,30 @@ def summarise(
         The part; sequence c is batch row `c // S`, packed sequence `c % S`, with S packed sequences at most
         (S = 1 when nothing is packed).
     """
-    counts_rows = counted(s)
-    if only is not None:
-        counts_rows = counts_rows & only[:, None]
-    step = max(1, CHUNK_ELEMENTS // max(1, counts_rows.numel()))
-    chunks = [_moments(s, _values(s, measures[i : i + step]), counts_rows) for i in range(0, len(measures), step)]
+    kinds = tally(s, OFFSETS, only) or _tally(s, only)
+    counts_rows = kinds.counted
+    bins, step = _bins(s), max(1, CHUNK_ELEMENTS // max(1, counts_rows.numel()))
+    chunks = [
+        _moments(
+            s, [FUNCTIONS[name](s).expand(counts_rows.shape) for name in measures[i : i + step]], counts_rows, bins
+        )
+        for i in range(0, len(measures), step)
+    ]
     for i in range(0, 0 if extra is None else len(extra), step):
         assert extra is not None
-        chunks.append(_moments(s, extra[i : i + step], counts_rows))
+        chunks.append(_moments(s, list(extra[i : i + step]), counts_rows, bins))
     if not chunks:  # what keys receive, say, has no value per row
-        chunks = [_moments(s, s.max_score.new_empty(0, *counts_rows.shape), counts_rows)]
-    sums = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
-    return Part(counts=_counts(s, counts_rows, only), offsets=_offsets(s, counts_rows), **sums)
+        chunks = [_moments_of(s, s.max_score.new_empty(0, *counts_rows.shape), counts_rows, bins)]
+    sums = chunks[0] if len(chunks) == 1 else {n: torch.cat([chunk[n] for chunk in chunks]) for n in chunks[0]}
+    return Part(counts=kinds.counts, offsets=kinds.offsets, **sums)
 
 
-def _values(s: RowStatistics, measures: tuple[str, ...]) -> Tensor:
-    return torch.stack([FUNCTIONS[name](s).expand(s.max_score.shape) for name in measures])
+def _moments(s: RowStatistics, values: list[Tensor], counts: Tensor, bins: Tensor) -> dict[str, Tensor]:
+    found = moments(values, counts, bins, POSITION_BINS, s.geometry.segment)
+    return _moments_of(s, torch.stack(values), counts, bins) if found is None else found
 
 
-def _moments(s: RowStatistics, value: Tensor, counts: Tensor) -> dict[str, Tensor]:
-    found = moments(value, counts, _bins(s), POSITION_BINS, s.geometry.segment)
-    if found is not None:
-        return found
+def _moments_of(s: RowStatistics, value: Tensor, counts: Tensor, bins_of_rows: Tensor) -> dict[str, Tensor]:
     value = value.double()
     defined = counts & ~torch.isnan(value)
     rows = defined.sum((1, 3)).double()
@@ -92,7 +96,7 @@ def _moments(s: RowStatistics, value: Tensor, counts: Tensor) -> dict[str, Tenso
     low = torch.where(defined, value, math.inf).amin((1, 3))
     high = torch.where(defined, value, -math.inf).amax((1, 3))
     present = defined.double()
-    bins = torch.nn.functional.one_hot(_bins(s), POSITION_BINS).double()
+    bins = torch.nn.functional.one_hot(bins_of_rows, POSITION_BINS).double()
     return {
         "rows": rows,
         "mean": mean,
@@ -130,6 +134,11 @@ def _by_bin(x: Tensor, bins: Tensor) -> Tensor:
     if bins.shape[0] == 1:
         return x.sum(1) @ bins[0]
     return (x @ bins).sum(1)
+
+
+def _tally(s: RowStatistics, only: Tensor | None) -> Tally:
+    counts = counted(s) if only is None else counted(s) & only[:, None]
+    return Tally(counts, _counts(s, counts, only), _offsets(s, counts))
 
 
 def _counts(s: RowStatistics, counts: Tensor, only: Tensor | None) -> Tensor:

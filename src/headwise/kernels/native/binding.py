@@ -67,6 +67,10 @@ class Library:
         """Run `headwise_moments`: see moments.py."""
         self._library.headwise_moments(ctypes.byref(arguments))
 
+    def tally(self, arguments: ctypes.Structure) -> None:
+        """Run `headwise_tally`: see tally.py."""
+        self._library.headwise_tally(ctypes.byref(arguments))
+
     def run(
         self,
         call: AttentionCall,

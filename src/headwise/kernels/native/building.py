@@ -30,6 +30,7 @@ SOURCE_FILES = (
     "products.h",
     "rows.cpp",
     "sums.h",
+    "tally.cpp",
     "vectors.h",
 )
 
@@ -107,7 +108,7 @@ def build(target: Path, extra: Sequence[str] = ()) -> Path:
             }
             flags = [*level.flags, *(f"-D{name}={value}" for name, value in defines.items())]
             jobs.append(_compilation(command, "rows.cpp", Path(folder) / f"{level.name}.o", [*flags, *extra]))
-        for name in ("entry", "parallel", "moments"):
+        for name in ("entry", "parallel", "moments", "tally"):
             flags = [f"-DHW_SOURCES={fingerprint()}u", *(["-DHW_X86"] if x86 else [])]
             jobs.append(_compilation(command, f"{name}.cpp", Path(folder) / f"{name}.o", [*flags, *extra]))
         with ThreadPoolExecutor(os.cpu_count()) as pool:

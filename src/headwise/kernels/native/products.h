@@ -4,9 +4,10 @@
 
 namespace HW_LEVEL {
 
-// S[key][.] = sum over d of q[d][.] * k[key][d], for R keys at once, and the running maximum of them.
+// S[key][.] = sum over d of q[d][.] * k[key][d], for R keys at once, the running maximum of them, and for each row the
+// last `number` whose keys raised it.
 template <int R, int C>
-HW_INLINE void score_rows(const float* q, int64_t d_k, const float* k, int64_t k_stride, float* S, Vec* top) {
+HW_INLINE void score_rows(const float* q, int64_t d_k, const float* k, int64_t k_stride, float* S, Vec* top, int number, IVec* raised) {
   constexpr int P = C * W;
   Vec sum[R][C];
   const float* key[R];
@@ -26,12 +27,13 @@ HW_INLINE void score_rows(const float* q, int64_t d_k, const float* k, int64_t k
     }
   }
   for (int c = 0; c < C; c++) {
-    Vec m = top[c];
+    Vec m = sum[0][c];
     for (int r = 0; r < R; r++) {
       m = vmax(m, sum[r][c]);
       *(Vec*)(S + r * P + c * W) = sum[r][c];
     }
-    top[c] = m;
+    raised[c] = m > top[c] ? isplat(number) : raised[c];
+    top[c] = vmax(m, top[c]);
   }
 }
 
@@ -60,9 +62,9 @@ HW_INLINE void value_columns(const float* S, int keys, const float* v, int64_t v
 // The remainder that is no multiple of the register tile.
 template <int R, int C>
 struct Rest {
-  static void score(int rows, const float* q, int64_t d_k, const float* k, int64_t k_stride, float* S, Vec* top) {
-    if (rows == R) score_rows<R, C>(q, d_k, k, k_stride, S, top);
-    else Rest<R - 1, C>::score(rows, q, d_k, k, k_stride, S, top);
+  static void score(int rows, const float* q, int64_t d_k, const float* k, int64_t k_stride, float* S, Vec* top, int number, IVec* raised) {
+    if (rows == R) score_rows<R, C>(q, d_k, k, k_stride, S, top, number, raised);
+    else Rest<R - 1, C>::score(rows, q, d_k, k, k_stride, S, top, number, raised);
   }
   static void value(int rows, const float* S, int keys, const float* v, int64_t v_stride, float* out, const Vec* alpha) {
     if (rows == R) value_columns<R, C>(S, keys, v, v_stride, out, alpha);
@@ -71,7 +73,7 @@ struct Rest {
 };
 template <int C>
 struct Rest<0, C> {
-  static void score(int, const float*, int64_t, const float*, int64_t, float*, Vec*) {}
+  static void score(int, const float*, int64_t, const float*, int64_t, float*, Vec*, int, IVec*) {}
   static void value(int, const float*, int, const float*, int64_t, float*, const Vec*) {}
 };
 

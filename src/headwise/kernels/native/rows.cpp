@@ -112,8 +112,9 @@ class Block {
     const int64_t all = stacked ? a.G * a.N : a.N, h0 = stacked ? group * a.G : group;
     rows_.count = (int)(all - r0 < rows() ? all - r0 : rows());
     kv_head = h0 / a.G;
+    int64_t n = r0 % a.N, head = h0 + r0 / a.N;
     for (int i = 0; i < rows(); i++) {
-      const int64_t at = r0 + (i < rows_.count ? i : rows_.count - 1), n = at % a.N, head = h0 + at / a.N;
+      if (i > 0 && i < rows_.count && ++n == a.N) n = 0, head++;
       rows_.head[i] = head, rows_.n[i] = n;
       const int64_t position = n + a.offset;
       int64_t low = a.left < 0 ? 0 : position - a.left, high = a.right < 0 ? a.M : position + a.right + 1;
@@ -219,11 +220,12 @@ class Block {
 
     Sums<C>& sum = sums[p];
     Vec top[C];
-    for (int c = 0; c < C; c++) top[c] = sum.top[c];
+    IVec raised[C];  // the group of R keys in which the maximum was met first
+    for (int c = 0; c < C; c++) top[c] = sum.top[c], raised[c] = IVec{};
     const float* queries = q + (size_t)i0 * a.d_k;
     int j = 0;
-    for (; j + R <= keys; j += R) score_rows<R, C>(queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top);
-    if (j < keys) Rest<R - 1, C>::score(keys - j, queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top);
+    for (; j + R <= keys; j += R) score_rows<R, C>(queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top, j, raised);
+    if (j < keys) Rest<R - 1, C>::score(keys - j, queries, a.d_k, k + j * k_stride, k_stride, S + j * P, top, j, raised);
 
     const bool limited = range.low.most > j0 || range.high.least < j0 + keys;
     if (a.softcap > 0) cap(keys);
@@ -238,7 +240,8 @@ class Block {
         for (int r = 0; r < keys; r++) m = vmax(m, *(Vec*)(S + r * P + c * W));
         top[c] = m;
       }
-    find_largest(sum, top, j0, keys);
+    if (stale || by_row) find_largest(sum, top, j0, keys);
+    else find_largest(sum, top, raised, j0, keys);
     const bool apart = pick(sum, range, i0, j0, keys);
     Vec alpha[C];
     // Whether the tile's keys all lie before, or after, the own keys of all rows.
@@ -343,6 +346,19 @@ class Block {
     }
   }
 
+  // The same where the group of R keys is known that holds it.
+  void find_largest(Sums<C>& sum, const Vec* top, const IVec* raised, int64_t j0, int keys) {
+    for (int c = 0; c < C; c++) {
+      for (uint32_t rose = bits_of(top[c] > sum.top[c]); rose; rose &= rose - 1) {
+        const int i = __builtin_ctz(rose), from = ((const int32_t*)(raised + c))[i], to = from + R < keys ? from + R : keys;
+        const float largest = ((const float*)(top + c))[i];
+        int at = from;
+        for (int j = to - 1; j >= from; j--) at = S[j * P + c * W + i] == largest ? j : at;
+        ((float*)(sum.argmax + c))[i] = (float)(j0 + at);
+      }
+    }
+  }
+
   // Scores of the own key, its neighbours and the first key; the first leaves the tile. Whether any did.
   bool pick(Sums<C>& sum, const Ranges& range, int i0, int64_t j0, int keys) {
     const bool near_own = range.own.most >= j0 - 1 && range.own.least <= j0 + keys;
@@ -385,7 +401,7 @@ class Block {
     Vec away;
     const int64_t edge = Side > 0 ? j0 + keys - 1 : j0;
     for (int i = 0; i < W; i++) away[i] = (float)(rows_.own[i0 + c * W + i] - edge);
-    Vec mass = Vec{}, moment = Vec{}, squares = Vec{}, travelled = Vec{};
+    Vec mass = Vec{}, moment = Vec{}, squares = Vec{}, travelled = Vec{}, from_own = away;
     // Distances from the tile's edge need no product: a weight counts once for every key between it and the edge.
     const int step = Side < 0 ? -P : P;
     float* s = S + c * W + (Side < 0 ? (keys - 1) * P : 0);
@@ -396,8 +412,8 @@ class Block {
       *(Vec*)s = weight;
       if (Side != 0) travelled += mass;
       else {
-        const Vec d = away - (float)j;
-        travelled += weight * vmax(d, -d);
+        travelled += weight * vmax(from_own, -from_own);
+        from_own -= 1.f;
       }
       mass += weight;
       moment += weight * x;
@@ -514,20 +530,19 @@ static bool block(const Call& a, int64_t b, int64_t group, int64_t r0, char* scr
 static bool finite(const Call& a, int64_t b, int64_t kv_head) {
   const int64_t start = b * a.k_stride[0] + kv_head * a.k_stride[1];
   const bool dense = a.type == headwise::kFloat32 && a.k_stride[3] == 1;
+  IVec large = IVec{};
   for (int64_t j = 0; j < a.M; j++) {
     const int64_t row = start + j * a.k_stride[2];
     int64_t d = 0;
-    IVec large = IVec{};
     if (dense)
       for (; d + W <= a.d_k; d += W) {
         const Vec x = *(const LooseVec*)((const float*)a.k + row + d);
         large |= ~(vmax(-x, x) <= kLarge);
       }
-    if (any(large)) return false;
     for (; d < a.d_k; d++)
       if (!(fabsf(load(a.k, row + d * a.k_stride[3], a.type)) <= kLarge)) return false;
   }
-  return true;
+  return !any(large);
 }
 
 extern const headwise::Loop loop = {rows, scratch, block, finite, sums};

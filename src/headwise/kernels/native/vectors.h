@@ -56,11 +56,19 @@ HW_INLINE Half half_of(Vec x, int which, std::integer_sequence<int, I...>) {
 HW_INLINE Half low_half(Vec x) { return half_of(x, 0, std::make_integer_sequence<int, W / 2>{}); }
 HW_INLINE Half high_half(Vec x) { return half_of(x, 1, std::make_integer_sequence<int, W / 2>{}); }
 
-HW_INLINE bool any(IVec mask) {
-  int32_t all = 0;
-  for (int i = 0; i < W; i++) all |= mask[i];
-  return all != 0;
+// A bit for each lane whose number is negative, as those of a true comparison are.
+HW_INLINE uint32_t bits_of(IVec mask) {
+#if defined(__AVX512F__)
+  return _mm512_cmplt_epi32_mask((__m512i)mask, _mm512_setzero_si512());
+#elif defined(__AVX2__)
+  return (uint32_t)_mm256_movemask_ps((__m256)mask);
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < W; i++) bits |= (uint32_t)(mask[i] < 0) << i;
+  return bits;
+#endif
 }
+HW_INLINE bool any(IVec mask) { return bits_of(mask) != 0; }
 
 constexpr float kLeast = -127.f;
 
