@@ -343,3 +343,28 @@ def test_no_memory_error_and_nothing_undefined(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.strip().endswith("clean")
+
+
+@pytest.mark.parametrize("level", range(len(LEVELS)))
+@pytest.mark.parametrize("kind", ["full", "upper_left", "window", "keys", "bias"])
+def test_of_equal_scores_the_first_is_the_largest(level: int, kind: str) -> None:
+    """Whole numbers, exact in float32: most maxima are met several times, within a group of keys and in many tiles."""
+    if level > native().level:
+        pytest.skip(f"this machine has no {LEVELS[level]}")
+    B, H, N, M = 2, 2, 70, 211
+    q, k = (torch.randint(-1, 2, (B, H, length, 4)).float() for length in (N, M))
+    more: dict[str, Any] = {"causal": kind if kind == "upper_left" else None, "window": 30 if kind == "window" else None}
+    if kind == "keys":
+        more["mask"] = (torch.arange(M) % 5 != 0)[None, None, None].expand(B, 1, 1, M)
+    elif kind == "bias":
+        more["mask"] = torch.randint(-2, 1, (1, 1, N, M)).float()
+    call = AttentionCall(q, k, q.new_ones(B, H, M, 3), scale=1.0, **more)
+    geometry = geometry_of(call)
+    found = native().run(call, geometry, level=level)
+    assert found is not None
+    from headwise.kernels.tiles import Tile, score_tile
+
+    scores = score_tile(exact(call), Tile()).numpy()
+    seen = torch.isfinite(found.max_score)
+    assert seen.float().mean() > 0.9
+    assert found.argmax[seen].tolist() == torch.from_numpy(scores.argmax(-1))[seen].tolist()
