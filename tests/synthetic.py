@@ -30,9 +30,18 @@ class SyntheticProfile:
     info: dict[str, str | int | float] = field(default_factory=dict)
     sequences: list[Sequence] = field(default_factory=list)
     num_sequences: int = 3
+    notes: list[str] = field(default_factory=list)
+    labels: tuple[str, ...] = ()
+    key_totals: dict[Any, Any] = field(default_factory=dict)
+    pair_totals: dict[Any, Any] = field(default_factory=dict)
 
     def table(self) -> pd.DataFrame:
         return self.rows.copy()
+
+    def roles(self) -> pd.DataFrame:
+        """None: the histogram of offsets, which roles need, is not made up."""
+        columns = ["layer", "head", "label", "call", "phase", "kind", "role", "value", "spread", "evidence"]
+        return pd.DataFrame(columns=columns)
 
     def highlights(self) -> list[Highlight]:
         return highlights(self.table())

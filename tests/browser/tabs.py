@@ -14,6 +14,7 @@ class Opened:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, **context)
         self.tab = self.context.new_page()
         self.tab.set_default_timeout(5000)
+        self.tab.set_default_navigation_timeout(60_000)  # a busy machine takes its time over a large page
         self.said: list[str] = []
         self.asked: list[str] = []
         self.tab.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))

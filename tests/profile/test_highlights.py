@@ -175,3 +175,71 @@ def test_every_number_in_a_large_table_stays_readable() -> None:
         assert "e+" not in one.sentence
         assert len(one.heads) == len(one.places)
         assert not any(math.isnan(place) for place in one.places)
+
+
+def test_sinks_that_write_little_name_both_shares() -> None:
+    found = highlights(
+        table(
+            {"first": 0.9, "value_first": 0.09},
+            {"first": 0.8, "value_first": 0.4},  # exactly half is not less than half
+            {"first": 0.6, "value_first": 0.01},
+            {"first": 0.4, "value_first": 0.0},  # no sink
+            {"first": 0.7, "value_first": NAN},
+        )
+    )
+    one = about("value_first", found)
+    assert one.sentence == (
+        "2 heads give the first token more than half of their weight, but take from it less than half as large a "
+        "share of the values read (by length): L0H2 (weight 0.6, values 0.01) and L0H0 (weight 0.9, values 0.09)."
+    )
+    assert one.heads == ("L0H2", "L0H0")
+    assert not [one for one in highlights(table({"first": 0.9})) if one.measure == "value_first"]
+
+
+def test_induction_heads_are_named_with_how_to_be_sure() -> None:
+    one = about("induction", highlights(table({"induction": 0.5}, {"induction": 0.75})))
+    assert one.sentence == (
+        "L0H1 puts more than half of its weight on what followed an earlier occurrence of the token (0.75); "
+        "induction_scores tests that on random tokens."
+    )
+
+
+def pair(a: int, b: int, bc: float, **place: Any) -> dict[str, Any]:
+    return {
+        "layer": 0,
+        "a": f"L0H{a}",
+        "b": f"L0H{b}",
+        "call": 0,
+        "phase": "prefill",
+        "kind": "self",
+        "bc": bc,
+        **place,
+    }
+
+
+def test_heads_alike_are_named_and_those_that_only_share_a_sink_counted() -> None:
+    heads = table({"first": 0.9}, {"first": 0.1}, {"first": 0.8})
+    close = pd.DataFrame([pair(0, 1, 0.95), pair(0, 2, 0.97), pair(1, 2, 0.9996)])
+    one = about("bc", highlights(heads, pairs=close))
+    assert one.sentence == (
+        "2 of 3 pairs of heads in a layer have nearly the same pattern (bc > 0.95); in 1 of them both lean on the "
+        "first token: L0H1 and L0H2 (0.9996); L0H0 and L0H2 (0.97)."
+    )
+    assert one.places == (1, 2, 0, 2)
+    assert not [one for one in highlights(heads, pairs=close.iloc[:1]) if one.measure == "bc"]
+    one_of_two = about("bc", highlights(table({"first": 0.1}, {"first": 0.1}, {}), pairs=close.iloc[::2]))
+    assert one_of_two.sentence.startswith("1 of 2 pairs of heads in a layer has nearly the same pattern")
+    alone = about("bc", highlights(table({"first": 0.1}, {"first": 0.1}), pairs=close.iloc[2:].replace("L0H2", "L0H0")))
+    assert alone.sentence.startswith("1 of 1 pair of heads in a layer has nearly the same pattern (bc > 0.95): ")
+
+
+def test_pairs_of_two_phases_are_told_apart() -> None:
+    heads = table({"head": 0}, {"head": 1}, {"head": 0, "phase": "decode"}, {"head": 1, "phase": "decode"})
+    close = pd.DataFrame([pair(0, 1, 0.5), pair(0, 1, 0.99, phase="decode")])
+    one = about("bc", highlights(heads, pairs=close))
+    assert one.sentence.startswith("While decoding, 1 of 1 pair")
+    assert one.places == (2, 3)
+
+
+def test_a_share_just_below_one_is_not_said_to_be_one() -> None:
+    assert "(0.9999)" in about("previous", highlights(table({"previous": 0.9999}))).sentence

@@ -6,6 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from headwise.profile.numbers import fixed, is_share, percent
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -115,9 +117,8 @@ def _roles(profile: Profile, console: Console) -> None:
         more = f" and {len(names) - _ROLES_SHOWN} more" if len(names) > _ROLES_SHOWN else ""
         line = _text(f"- {role}: {', '.join(names[:_ROLES_SHOWN])}{more}")
         console.print(Padding(line, (0, 0, 0, 1), expand=False))
-    console.print(
-        _text(f" {profile.sink_rate():.0%} of the heads give the first key more than 0.3 (sink rate).", style="dim")
-    )
+    rate = percent(profile.sink_rate())
+    console.print(_text(f" {rate} of the heads give the first key more than 0.3 (sink rate).", style="dim"))
     console.print()
 
 
@@ -141,11 +142,11 @@ def _layers(profile: Profile, table: pd.DataFrame, *, wide: bool) -> Table:
         grid.add_column("module", overflow="fold", style="dim")
     for group, heads in table.groupby(["layer", *keys], sort=True):
         cells: list[str | Text] = [f"L{group[0]}", *map(_text, group[1:])]
-        cells += [_number(_pooled(profile, heads, measure), decimals) for measure, _, decimals in shown]
+        cells += [_number(profile, heads, measure, decimals) for measure, _, decimals in shown]
         if leads:
             defined = heads[heads["self_focus"].notna()].sort_values("self_focus")
-            best = defined[["label", "self_focus"]].itertuples(index=False)
-            cells.append("-" if defined.empty else "{} {:.3f}".format(*list(best)[-1]))
+            best = None if defined.empty else defined.iloc[-1]
+            cells.append("-" if best is None else f"{best['label']} {fixed(best['self_focus'], 3, share=True)}")
         if named:
             cells.append(_text(heads["name"].iloc[0]))
         grid.add_row(*cells)
@@ -164,20 +165,18 @@ def _pattern(profile: Profile) -> str | None:
     return patterns.pop() if len(patterns) == 1 else None
 
 
-def _pooled(profile: Profile, heads: pd.DataFrame, measure: str) -> float:
-    values = heads[measure]
-    return float(values.max() if profile.entry(measure).summary == "max" else values.mean())
-
-
-def _number(value: float, decimals: int) -> str:
-    return "-" if math.isnan(value) else f"{value:.{decimals}f}"
+def _number(profile: Profile, heads: pd.DataFrame, measure: str, decimals: int) -> str:
+    """The mean of these heads, or their maximum."""
+    values, entry = heads[measure], profile.entry(measure)
+    value = float(values.max() if entry.summary == "max" else values.mean())
+    return "-" if math.isnan(value) else fixed(value, decimals, share=is_share(entry))
 
 
 def _text(content: Any, style: str = "") -> Text:
     """Text as it is: what stands in brackets is no markup, and no control character reaches the terminal."""
     from rich.text import Text
 
-    from headwise.report.payload import plain
+    from headwise.report.text import plain
 
     return Text(plain(content), style=style)
 

@@ -118,7 +118,7 @@ def roles(
             if value > limit:
                 around = _number(spread[name][head]) if spread and name in spread else None
                 over = "" if around is None else f" ± {around:.2g} over texts"
-                labels.append(Role(label, f"{words} {value:.3g}{over} (> {limit:g})", value, around))
+                labels.append(Role(label, f"{words} {value:.{_digits(value)}g}{over} (> {limit:g})", value, around))
         if known and not labels:
             tested = [_RULES[name][0] for name in columns if _number(columns[name][head]) is not None]
             tested = [*(["positional"] if offsets is not None else []), *tested]
@@ -143,7 +143,13 @@ def _positional(delta: int, share: float, limit: float) -> Role:
     where = {0: "at the own position", -1: "at the previous token", 1: "at the next token"}
     words = where.get(delta, f"{abs(delta)} tokens {'before' if delta < 0 else 'after'} the own position")
     label = f"positional({delta:+d})" if delta else "positional(0)"
-    return Role(label, f"largest weight {words} in {share:.1%} of rows (>= {limit:.0%})", share)
+    shown = share if share == 1 else min(share, 0.999)  # "100.0%" is all of them
+    return Role(label, f"largest weight {words} in {shown:.1%} of rows (>= {limit:.0%})", share)
+
+
+def _digits(share: float) -> int:
+    """As many as do not make 1 of what is below it."""
+    return 6 if share < 1 <= float(f"{share:.3g}") else 3
 
 
 def _number(value: float | None) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from headwise.measures.catalogue import KEY_MEASURES, PAIR_MEASURES
 from headwise.profile import differences
 from headwise.profile.comparisons import Comparison
 from headwise.profile.matching import MATCHES, by_pattern, matched_groups, matched_layers
@@ -19,10 +20,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headwise.profile.differences import Difference, Side
+
+    Matched = list[tuple[int, int, float]]
     from headwise.profile.records import Group
 
 CORRECTED_OVER = ("all", "heads")
 SUMMARIES = ("mean", "least", "most")
+KEYS = tuple(measure.name for measure in KEY_MEASURES)
+PAIRS = tuple(measure.name for measure in PAIR_MEASURES)
+TOTALS = (*KEYS, *PAIRS)
+"""What is kept as sums over all sequences, not of each: it is compared when asked for, unpaired."""
 
 
 def compare(
@@ -50,7 +57,9 @@ def compare(
         match: Which heads are compared. "place": those of the same layer and number. "pattern": those whose patterns
             are most alike, one to one within each layer, by `similarity`. "layer": no single heads, but the mean, the
             least and the most over the heads of each layer; head counts may differ.
-        measures: Names of the measures to compare; None: those that both profiles hold.
+        measures: Names of the measures to compare; None: those with a value per row that both profiles hold.
+            "alpha_first" and the measures between heads (bc, hellinger, js, output_similarity) are compared when named
+            here: unpaired, as their sums are not kept for single sequences; a pair of heads has a row "L0H1/L0H3".
         layers: Compare only these: layer numbers, or module paths (a path takes in everything below it).
         similarity: For match="pattern", by layer number the matrix `[H_a, H_b]` of bc (0..1, 1 = same pattern) between
             the heads of a and of b on the same text.
@@ -79,22 +88,37 @@ def compare(
         for x, y in pairs:
             left = [_left(name, x.layer, n, {p[i] for p in heads[x.layer]}) for i, name, n in _ends(x, y)]
             notes += [note for note in left if note]
+    by_row, totals = [name for name in of if name not in TOTALS], [name for name in of if name in TOTALS]
     tables, found, sequences = [], [], [0, 0]
+    lacking: dict[str, list[Group]] = {}
     names = {x.layer: x.name for x, _ in pairs}
     for group in common:
-        maxima = [name for name in of if a.entry(name).summary == "max"]
-        sides = [differences.side_of(profile.groups[group], profile.measures, of, maxima) for profile in (a, b)]
-        sequences = [max(n, _sequences(profile, group)) for n, profile in zip(sequences, (a, b), strict=True)]
         one = None if heads is None else heads[group.layer]
-        table, difference = _table(group, names[group.layer], sides, of, match, one)
-        tables.append(table)
-        found.append(difference)
+        name = names[group.layer]
+        if by_row:
+            maxima = [measure for measure in by_row if a.entry(measure).summary == "max"]
+            sides = [differences.side_of(profile.groups[group], profile.measures, by_row, maxima) for profile in (a, b)]
+            table, difference = _table(group, name, sides, by_row, match, one)
+            tables.append(table)
+            found.append(difference)
+        for measure in totals:
+            tables.append(_of_totals(group, name, (a, b), measure, match, one))
+            if not len(tables[-1]):
+                lacking.setdefault(measure, []).append(group)
+        sequences = [max(n, _sequences(profile, group)) for n, profile in zip(sequences, (a, b), strict=True)]
+    if not sum(map(len, tables)):
+        raise ValueError(
+            f"compare: measures: {', '.join(of)} need two heads in a layer, recorded in the same calls of both profiles"
+        )
+    notes += [f"{measure}: nothing to compare in {_groups(groups)}" for measure, groups in lacking.items()]
+    if by_row and totals:
+        notes.append(f"{', '.join(totals)}: not paired, as no sums of single sequences are kept of them")
     return Comparison(
         _corrected(tables, correct_over),
         match=match,
         correct_over=correct_over,
         sequences=(sequences[0], sequences[1]),
-        pairing=_pairing(a, b, found),
+        pairing=_pairing(a, b, found) if found else f"not paired: {differences.NO_TOTALS_BY_SEQUENCE}",
         notes=notes,
         infos=(dict(a.info), dict(b.info)),
     )
@@ -103,11 +127,13 @@ def compare(
 def _measures(a: Profile, b: Profile, wanted: Iterable[str] | None) -> tuple[list[str], list[str]]:
     """The measures to compare, and a note on those that only one profile has."""
     common = [name for name in a.measures if name in b.measures]
+    totals = [name for name in TOTALS if _holds(a, name) and _holds(b, name)]
     if wanted is None:
         if not common:
             raise ValueError(
                 f"compare: the profiles have no measure in common; a has {', '.join(a.measures) or 'none'}, "
-                f"b has {', '.join(b.measures) or 'none'} (only measures with a value per row can be compared)"
+                f"b has {', '.join(b.measures) or 'none'} (measures with a value per row)"
+                + (f"; measures= may name {', '.join(totals)}" if totals else "")
             )
         alone = [
             f"only {name} has the measures {', '.join(left)}"
@@ -116,19 +142,61 @@ def _measures(a: Profile, b: Profile, wanted: Iterable[str] | None) -> tuple[lis
         ]
         return common, alone
     asked = [wanted] if isinstance(wanted, str) else list(wanted)
-    missing = [name for name in asked if name not in common]
+    missing = [name for name in asked if name not in common + totals]
     if missing or not asked:
         came = ", ".join(map(repr, missing)) or "an empty list"
-        raise ValueError(f"compare: measures: expected names among {', '.join(common) or 'none'}; got {came}")
-    return [name for name in common if name in asked], []
+        known = ", ".join(common + totals) or "none"
+        unrecorded = [name for name in missing if name in TOTALS]
+        way_out = f'; watch both with measures=["{unrecorded[0]}"] or "all" to compare it' if unrecorded else ""
+        raise ValueError(f"compare: measures: expected names among {known}; got {came}{way_out}")
+    return [name for name in common + totals if name in asked], []
+
+
+def _holds(profile: Profile, measure: str) -> bool:
+    """Whether a profile has sums of what keys receive, or of pairs of heads."""
+    return bool(profile.key_totals if measure in KEYS else profile.pair_totals)
+
+
+def _of_totals(
+    group: Group, name: str, profiles: tuple[Profile, Profile], measure: str, match: str, heads: Matched | None
+) -> pd.DataFrame:
+    """A row for each head, or each two heads, of one group: what keys receive, or how alike pairs are."""
+    import pandas as pd
+
+    kept = [(p.key_totals if measure in KEYS else p.pair_totals).get(group) for p in profiles]
+    if kept[0] is None or kept[1] is None:
+        return pd.DataFrame()
+    closed = [totals.closed() for totals in kept if totals is not None]
+    if measure in KEYS:
+        sides = [differences.side_of_totals(totals, range(len(totals.arrays["n"])), 0) for totals in closed]
+        return _table(group, name, sides, [measure], match, heads)[0]
+    k = PAIRS.index(measure)
+    H = [totals.arrays["n"].shape[-1] for totals in closed]
+    order = [(i, i) for i in range(H[0])] if heads is None else [(i, j) for i, j, _ in heads]
+    matched = [(p, q) for n, p in enumerate(order) for q in order[n + 1 :]]
+    if match == "layer":
+        chosen = [[(i, j) for i in range(n) for j in range(i + 1, n)] for n in H]
+    else:
+        chosen = [[(p[side], q[side]) for p, q in matched] for side in (0, 1)]
+    if not all(chosen):
+        return pd.DataFrame()
+    sides = [
+        differences.side_of_totals(totals, k, [i for i, _ in two], [j for _, j in two])
+        for totals, two in zip(closed, chosen, strict=True)
+    ]
+    if match == "layer":
+        return _table(group, name, sides, [measure], match, None)[0]
+    labels = [f"L{group.layer}H{i}/L{group.layer}H{j}" for i, j in chosen[0]]
+    units, others = ([f"H{i}/H{j}" for i, j in two] for two in chosen)
+    found = differences.difference(*sides)
+    return _frame(group, name, sides, found, [measure], labels, units, others, found.note)
 
 
 def _table(
-    group: Group, name: str, sides: list[Side], of: list[str], match: str, pairs: list[tuple[int, int, float]] | None
+    group: Group, name: str, sides: list[Side], of: list[str], match: str, pairs: Matched | None
 ) -> tuple[pd.DataFrame, Difference]:
     """A row for each measure and head of one group."""
     import numpy as np
-    import pandas as pd
 
     a, b = sides
     units: list[int] | list[str]
@@ -150,12 +218,27 @@ def _table(
         note = np.where(note == "", matched, note + ("; " + matched))
     elif found.pairing == differences.PARTLY:
         note = np.where(note == "", f"{found.shared} texts are in both profiles", note)
-    K, X = a.value.shape
-    numbers = {
-        "a": a.value,
-        "b": b.value,
-        **{n: getattr(found, n) for n in ("difference", "size", "se", "t", "df", "p")},
-    }
+    return _frame(group, name, [a, b], found, of, labels, units, others, note), found
+
+
+def _frame(
+    group: Group,
+    name: str,
+    sides: list[Side],
+    found: Difference,
+    of: list[str],
+    labels: list[str],
+    units: list[int] | list[str],
+    others: list[int] | list[str],
+    note: NDArray[np.object_],
+) -> pd.DataFrame:
+    """Differences of K measures `of` and X heads (or summaries, or pairs) as rows, measure by measure."""
+    import numpy as np
+    import pandas as pd
+
+    K = len(of)
+    numbers = {"a": sides[0].value, "b": sides[1].value}
+    numbers |= {n: getattr(found, n) for n in ("difference", "size", "se", "t", "df", "p")}
     columns: dict[str, Any] = {
         "layer": group.layer,
         "head": units * K,
@@ -165,20 +248,20 @@ def _table(
         "call": group.call,
         "phase": group.phase,
         "kind": group.kind,
-        "measure": np.repeat(of, X),
+        "measure": np.repeat(of, len(labels)),
         **{column: array.ravel() for column, array in numbers.items()},
         "p_holm": np.nan,
         "p_fdr": np.nan,
         "paired": found.pairing == differences.PAIRED,
         "note": note.ravel(),
     }
-    return pd.DataFrame(columns), found
+    return pd.DataFrame(columns)
 
 
 def _corrected(tables: list[pd.DataFrame], correct_over: str) -> pd.DataFrame:
     import pandas as pd
 
-    table = pd.concat(tables, ignore_index=True)
+    table = pd.concat([table for table in tables if len(table)], ignore_index=True)
     families = [table.index] if correct_over == "all" else [rows.index for _, rows in table.groupby("measure")]
     for family in families:
         p = table.loc[family, "p"].to_numpy()
@@ -205,7 +288,9 @@ def _pairing(a: Profile, b: Profile, found: list[Difference]) -> str:
 
 
 def _sequences(profile: Profile, group: Group) -> int:
-    return int(profile.groups[group].closed().arrays["sequences"].max(initial=0))
+    kept = [profile.groups[group].closed().arrays["sequences"]]
+    kept += [of[group].closed().arrays["sequences"] for of in (profile.key_totals, profile.pair_totals) if group in of]
+    return max(int(array.max(initial=0)) for array in kept)
 
 
 def _groups(groups: list[Group]) -> str:

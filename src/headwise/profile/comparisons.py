@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headwise.measures.catalogue import PAIR_MEASURES
 from headwise.profile.differences import NO_ERROR_OF_AN_EXTREME, WITHIN_ROUNDING
+from headwise.profile.numbers import significant
 from headwise.profile.significance import METHODS
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 SHOWN = ("label", "call", "phase", "kind", "measure", "a", "b", "difference", "size", "se", "t")
 TITLES = {"holm": "Holm", "fdr": "false discovery rate"}
 NAMED = 8
+_SIGNED = {"difference": "{:+.4g}", "size": "{:+.2f}", "t": "{:+.2f}"}
 
 
 class Comparison:
@@ -56,8 +59,9 @@ class Comparison:
 
         Columns: `layer, head, label`, `head_b` (the head of b that it is compared with), `name, call, phase, kind,
         measure`, the values `a` and `b`, `difference` (b - a), `size` (the difference in standard deviations of rows,
-        pooled over both), `se` (clustered by sequence), `t`, `df`, `p` (two-sided), `p_holm` and `p_fdr`
-        (corrected), `paired`, `note` (why something is NaN). With match="layer", `head` is "mean", "least" or "most".
+        of keys and pairs in those of sequences, pooled over both), `se` (clustered by sequence), `t`, `df`, `p`
+        (two-sided), `p_holm` and `p_fdr` (corrected), `paired`, `note` (why something is NaN). With match="layer",
+        `head` is "mean", "least" or "most".
 
         Args:
             alpha: A difference is beyond chance if its corrected p-value is at most this.
@@ -93,11 +97,11 @@ class Comparison:
         if found.empty:
             return [f"Nothing differs beyond chance {how}."]
         heads = list(dict.fromkeys(map(self._place, found.to_dict("records"))))
-        unit = "layer" if self.match == "layer" else "head"
+        unit = self._unit(found)
         named = ", ".join(heads[:NAMED]) + (f" and {len(heads) - NAMED} more" if len(heads) > NAMED else "")
         sentences = [
             f"{len(found):,} of {len(tested):,} differences are beyond chance {how}, "
-            f"in {len(heads):,} {unit}{'s' if len(heads) != 1 else ''}: {named}."
+            f"in {len(heads):,} {_plural(unit, len(heads))}: {named}."
         ]
         places = found.apply(lambda row: self._place(row.to_dict()), axis=1)
         for head in heads[:limit]:
@@ -105,7 +109,7 @@ class Comparison:
             first = rows.iloc[0]
             more = f"; {len(rows) - 1} more of its measures differ" if len(rows) > 1 else ""
             sentences.append(
-                f"{head}: {first['measure']} {first['a']:.4g} in a, {first['b']:.4g} in b "
+                f"{head}: {first['measure']} {significant(first['a'], 4)} in a, {significant(first['b'], 4)} in b "
                 f"({first['difference']:+.3g}, standard error {first['se']:.2g}, "
                 f"corrected p {_p(first[f'p_{method}'])}){more}."
             )
@@ -140,13 +144,20 @@ class Comparison:
     def _tests(self, tested: pd.DataFrame) -> str:
         places = ["layer", "head", "call", "phase", "kind"]
         units, measures = len(tested[places].drop_duplicates()), tested["measure"].nunique()
-        unit = "layer" if self.match == "layer" else "head"
-        what = f"{units:,} {unit}{'s' if units != 1 else ''}"
+        unit = self._unit(tested)
+        what = f"{units:,} {_plural(unit, units)}"
         if units * measures != len(tested):  # a measure that some heads lack
             what = f"{len(tested):,} tests: {what}"
         if self.correct_over == "heads":
             return f"{what} within each measure"
         return f"{what} x {measures} measure{'s' if measures != 1 else ''}"
+
+    def _unit(self, rows: pd.DataFrame) -> str:
+        """What a row of the table is about."""
+        pairs = set(rows["measure"]) & {measure.name for measure in PAIR_MEASURES}
+        if self.match == "layer" or not pairs:
+            return "layer" if self.match == "layer" else "head"
+        return "pair" if len(pairs) == rows["measure"].nunique() else "head or pair"
 
     def _place(self, row: dict[Any, Any]) -> str:
         """The label of a row, with what else it takes to tell it from the others."""
@@ -161,11 +172,16 @@ def _readable(table: pd.DataFrame, method: str) -> pd.DataFrame:
     shown = table[columns].copy()
     for column in shown.columns:
         if shown[column].dtype.kind == "f":
-            sign = "+" if column in ("difference", "size", "t") else ""
-            digits = ".2f" if column in ("size", "t") else ".4g"
-            shown[column] = [("{:" + sign + digits + "}").format(x) if x == x else "-" for x in shown[column]]
+            form = _SIGNED.get(column)
+            shown[column] = [
+                "-" if x != x else significant(x, 4) if form is None else form.format(x) for x in shown[column]
+            ]
     shown[f"p_{method}"] = [_p(value) for value in table[f"p_{method}"]]
     return shown
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else " or ".join(f"{word}s" for word in noun.split(" or "))
 
 
 def _p(value: float) -> str:

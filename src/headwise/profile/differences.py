@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from headwise.profile.accumulators import Accumulator
     from headwise.profile.clusters import Array, Identities
+    from headwise.profile.totals import Totals
 
     Notes = NDArray[np.object_]
 
@@ -42,6 +43,7 @@ NO_ERROR_OF_A_MAXIMUM = "a maximum has no standard error"
 NO_ERROR_OF_AN_EXTREME = "an extreme over heads has no standard error"
 ONE_SEQUENCE = "with one sequence there is no standard error; record several"
 NO_SEQUENCE_SUMS = "without sums of single sequences a mean over heads has no standard error"
+NO_TOTALS_BY_SEQUENCE = "sums of what keys receive and of pairs of heads are not kept for single sequences"
 WITHIN_ROUNDING = "equal within rounding"
 
 
@@ -170,6 +172,23 @@ def side_of(sums: Accumulator, measures: Sequence[str], of: Sequence[str], maxim
     why = np.where(np.isnan(variance), ONE_SEQUENCE, "").astype(object)
     why[is_maximum] = NO_ERROR_OF_A_MAXIMUM
     return Side(value, std, variance, df, why, residuals, shares, identities)
+
+
+def side_of_totals(totals: Totals, *index: int | Sequence[int]) -> Side:
+    """The numbers of what is kept as sums over all sequences, not of each: one measure, `[1, X]`.
+
+    Args:
+        totals: What keys receive, or how alike pairs of heads are; closed.
+        index: Which of its numbers, as numpy indexes them.
+    """
+    import numpy as np
+
+    value, std, error, df = (
+        np.atleast_1d(array[index])[None]
+        for array in (totals.mean(), totals.spread(), totals.error(), totals.freedom())
+    )
+    why = np.where(np.isnan(error), ONE_SEQUENCE, "").astype(object)
+    return Side(value, std, error**2, df, why, None, None, np.zeros(0, np.uint64))
 
 
 def difference(a: Side, b: Side) -> Difference:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headwise.measures.catalogue import BY_NAME
+from headwise.profile.numbers import significant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +24,10 @@ FARTHER = 1.25
 """The farthest head is worth a sentence when it reads this many times as far as the average head."""
 QK_CLIP = 100.0
 """The score at which QK-clip steps in (Kimi K2 2025)."""
+LITTLE = 0.5
+"""A sink writes little when its share of the values read is less than this part of its share of the weight."""
+SAME_PATTERN = 0.95
+"""Two heads have nearly the same pattern above this Bhattacharyya coefficient."""
 
 _TARGETS = {"previous": "the previous token", "next": "the next token", "first": "the first token"}
 _PHASES = {"prefill": "in prefill, ", "decode": "while decoding, "}
@@ -55,6 +60,7 @@ class _Part:
     names: dict[int, str]
     where: str
     limit: int
+    pairs: DataFrame | None = None
 
     def values(self, column: str) -> dict[int, float]:
         """Row number to value, the largest first; undefined values are left out."""
@@ -75,12 +81,13 @@ class _Part:
         return Highlight(measure, title, sentence[0].upper() + sentence[1:], heads, tuple(rows))
 
 
-def highlights(table: DataFrame, limit: int = 5) -> list[Highlight]:
+def highlights(table: DataFrame, limit: int = 5, pairs: DataFrame | None = None) -> list[Highlight]:
     """What stands out in a profile's table.
 
     Args:
         table: `Profile.table()`: a row per (layer, call, phase, kind, head).
         limit: How many heads a sentence names before it says "and 4 more"; `Highlight.heads` holds all.
+        pairs: `Profile.pairs("bc")`, where pairs of heads were recorded.
 
     Returns:
         One highlight per finding and phase; never empty: if nothing stands out, one says so.
@@ -93,7 +100,8 @@ def highlights(table: DataFrame, limit: int = 5) -> list[Highlight]:
     for phase in phases:
         rows = table[table["phase"] == phase]
         where = "" if len(phases) == 1 else _PHASES.get(phase, f"in {phase}, ")
-        parts.append(_Part(rows, _names(rows), where, max(1, limit)))
+        alike = None if pairs is None else pairs[pairs["phase"] == phase]
+        parts.append(_Part(rows, _names(rows), where, max(1, limit), alike))
     made = [rule(part) for rule in _RULES for part in parts]
     found = [highlight for highlight in made if highlight is not None]
     return found + _nothing(parts, bool(found))
@@ -106,14 +114,14 @@ def _own_position(part: _Part) -> Highlight | None:
         return None
     rows = list(values)
     if len(rows) == 1:
-        text = f"{part.named(rows)} gives {_number(values[rows[0]])} of its weight to its own position."
+        text = f"{part.named(rows)} gives {significant(values[rows[0]])} of its weight to its own position."
         return part.highlight("self_focus", "Own position", text, rows)
     above = list(_focused(part, "self_focus"))
-    largest = _number(values[rows[0]])
+    largest = significant(values[rows[0]])
     lift = part.values("self_lift")
-    times = f" ({_number(_mean(lift))}x uniform)" if lift else ""
+    times = f" ({significant(_mean(lift))}x uniform)" if lift else ""
     heads = f"{len(rows):,} heads" + ("" if len(rows) == len(part.table) else " that have one")
-    text = f"the average head gives {_number(_mean(values))} of its weight to its own position{times}; "
+    text = f"the average head gives {significant(_mean(values))} of its weight to its own position{times}; "
     if not above:
         text += f"none of the {heads} gives it more than half (the most is {largest}, {part.named(rows[:1])})."
     elif len(above) == 1:
@@ -134,7 +142,7 @@ def _most_weight(measure: str) -> Callable[[_Part], Highlight | None]:
         put, their, up_to = ("puts", "its", "") if len(rows) == 1 else ("put", "their", "up to ")
         text = (
             f"{part.named(rows)} {put} more than half of {their} weight on {_TARGETS[measure]} "
-            f"({up_to}{_number(values[rows[0]])})."
+            f"({up_to}{significant(values[rows[0]])})."
         )
         return part.highlight(measure, BY_NAME[measure].title, text, rows)
 
@@ -147,6 +155,65 @@ def _focused(part: _Part, measure: str) -> dict[int, float]:
     return {row: value for row, value in part.values(measure).items() if value > MOST and row not in even}
 
 
+def _writes_little(part: _Part) -> Highlight | None:
+    """Sinks whose values are short: weights say where a head looks, not what it takes from there."""
+    shares = part.values("value_first")
+    weights = {row: value for row, value in _focused(part, "first").items() if row in shares}
+    rows = [row for row, weight in weights.items() if shares[row] < LITTLE * weight]
+    if not rows:
+        return None
+    rows.sort(key=lambda row: shares[row] / weights[row])
+    named = [
+        f"{part.names[row]} (weight {significant(weights[row])}, values {significant(shares[row])})" for row in rows
+    ]
+    give, their, take = ("head gives", "its", "takes") if len(rows) == 1 else ("heads give", "their", "take")
+    text = (
+        f"{len(rows):,} {give} the first token more than half of {their} weight, but {take} from it less than half as "
+        f"large a share of the values read (by length): {_listed(named, max(1, part.limit // 2))}."
+    )
+    return part.highlight("value_first", "Sinks that write little", text, rows)
+
+
+def _induction(part: _Part) -> Highlight | None:
+    values = _focused(part, "induction")
+    rows = list(values)
+    if not rows:
+        return None
+    put, their, up_to = ("puts", "its", "") if len(rows) == 1 else ("put", "their", "up to ")
+    text = (
+        f"{part.named(rows)} {put} more than half of {their} weight on what followed an earlier occurrence of the "
+        f"token ({up_to}{significant(values[rows[0]])}); induction_scores tests that on random tokens."
+    )
+    return part.highlight("induction", "Induction heads", text, rows)
+
+
+def _same_pattern(part: _Part) -> Highlight | None:
+    """Pairs of heads of one layer that look at the same keys, and how many of them only share a sink."""
+    if part.pairs is None:
+        return None
+    close = part.pairs[part.pairs["bc"] > SAME_PATTERN].sort_values("bc", ascending=False, kind="stable")
+    if close.empty:
+        return None
+    keys = zip(*(part.table[name].tolist() for name in ("label", "call", "kind")), strict=True)
+    row_of = dict(zip(keys, part.table.index.tolist(), strict=True))
+    found = [
+        (*(row_of[one[head], one["call"], one["kind"]] for head in ("a", "b")), float(one["bc"]))
+        for one in close.to_dict("records")
+    ]
+    sinks = set(_focused(part, "first"))
+    both = sum(a in sinks and b in sinks for a, b, _ in found)
+    named = [f"{part.names[a]} and {part.names[b]} ({significant(bc)})" for a, b, bc in found]
+    of_all, have = int(part.pairs["bc"].count()), "has" if len(found) == 1 else "have"
+    text = (
+        f"{len(found):,} of {of_all:,} pair{'s' if of_all > 1 else ''} of heads in a layer {have} nearly the same "
+        f"pattern (bc > {SAME_PATTERN:g})"
+    )
+    if both:
+        text += f"; in {both:,} of them both lean on the first token"
+    text += f": {_listed(named, max(1, part.limit // 2), '; ')}."
+    return part.highlight("bc", "Heads alike", text, [row for a, b, _ in found for row in (a, b)])
+
+
 def _broad(part: _Part) -> Highlight | None:
     values = part.values("entropy_ratio")
     rows = [row for row, value in values.items() if value > EVEN]
@@ -155,7 +222,7 @@ def _broad(part: _Part) -> Highlight | None:
     spread, its, they, up_to = ("spreads", "its", "it", "") if len(rows) == 1 else ("spread", "their", "they", "up to ")
     text = (
         f"{part.named(rows)} {spread} {its} weight almost evenly over the keys {they} may see "
-        f"(entropy ratio {up_to}{_number(values[rows[0]])}; 1 is uniform)."
+        f"(entropy ratio {up_to}{significant(values[rows[0]])}; 1 is uniform)."
     )
     return part.highlight("entropy_ratio", "Broad heads", text, rows)
 
@@ -166,8 +233,8 @@ def _sharpest(part: _Part) -> Highlight | None:
     if row is None or values[row] < _mean(values) + SHARPER:
         return None
     text = (
-        f"{part.names[row]} is the sharpest: a row's largest weight averages {_number(values[row])} "
-        f"(the average head: {_number(_mean(values))})."
+        f"{part.names[row]} is the sharpest: a row's largest weight averages {significant(values[row])} "
+        f"(the average head: {significant(_mean(values))})."
     )
     return part.highlight("max_weight", "Sharpest head", text, [row])
 
@@ -178,8 +245,8 @@ def _farthest(part: _Part) -> Highlight | None:
     if row is None or values[row] < _mean(values) * FARTHER:
         return None
     text = (
-        f"{part.names[row]} reads farthest: {_number(values[row])} {BY_NAME['distance'].unit} away "
-        f"on average (the average head: {_number(_mean(values))})."
+        f"{part.names[row]} reads farthest: {significant(values[row])} {BY_NAME['distance'].unit} away "
+        f"on average (the average head: {significant(_mean(values))})."
     )
     return part.highlight("distance", "Farthest head", text, [row])
 
@@ -190,7 +257,7 @@ def _largest_score(part: _Part) -> Highlight | None:
         return None
     rows = list(values)
     above = [row for row in rows if values[row] > QK_CLIP]
-    largest = _number(values[rows[0]])
+    largest = significant(values[rows[0]])
     if above:
         reach, up_to = ("reaches a score", "") if len(above) == 1 else ("reach scores", "up to ")
         text = f"{part.named(above)} {reach} above {QK_CLIP:g}, QK-clip's threshold ({up_to}{largest})."
@@ -221,8 +288,8 @@ def _masked(part: _Part) -> Highlight | None:
 
 
 _RULES: tuple[Callable[[_Part], Highlight | None], ...] = (
-    _own_position, *map(_most_weight, _TARGETS), _broad, _sharpest, _farthest, _largest_score,
-    _nonfinite, _masked,
+    _own_position, *map(_most_weight, _TARGETS), _writes_little, _induction, _same_pattern, _broad, _sharpest,
+    _farthest, _largest_score, _nonfinite, _masked,
 )  # fmt: skip
 
 
@@ -262,10 +329,12 @@ def _names(rows: DataFrame) -> dict[int, str]:
     return {row: f"{name} ({', '.join(notes[row])})" if notes[row] else name for row, name in names.items()}
 
 
-def _listed(names: Sequence[str], limit: int) -> str:
+def _listed(names: Sequence[str], limit: int, comma: str = ", ") -> str:
     shown, more = list(names[:limit]), len(names) - limit
     if more > 0:
-        return f"{', '.join(shown)} and {more:,} more"
+        return f"{comma.join(shown)} and {more:,} more"
+    if comma != ", ":
+        return comma.join(shown)
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
 
 
@@ -280,10 +349,3 @@ def _rows_of(counts: dict[int, float]) -> str:
 
 def _mean(values: dict[int, float]) -> float:
     return sum(values.values()) / len(values)
-
-
-def _number(value: float) -> str:
-    """Three significant digits, without an exponent for the sizes that scores and distances have."""
-    if 100 <= abs(value) < 1e6:
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
-    return f"{value:.3g}"

@@ -61,6 +61,22 @@ class Totals:
         """Standard error of the mean, clustered by sequence; NaN with fewer than two. For closed totals."""
         return clustered_error(self.arrays)
 
+    def spread(self) -> Array:
+        """Standard deviation of the sequences' means, weighted by N_c^2: of the sequences themselves where N_c = 1."""
+        import numpy as np
+
+        a, mean = self.arrays, self.mean()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance = (a["ss"] - 2 * mean * a["sn"] + mean**2 * a["nn"]) / a["nn"]
+        return np.where(a["n"] > 0, np.sqrt(np.maximum(variance, 0)), np.nan)
+
+    def freedom(self) -> Array:
+        """Degrees of freedom of `error`: Kish's effective number of sequences, less one, at least 1."""
+        import numpy as np
+
+        n, squares = self.arrays["n"], self.arrays["nn"]
+        return np.maximum(n**2 / np.where(n > 0, squares, 1.0) - 1, 1.0)
+
     def _add(self, sums: dict[str, Array]) -> None:
         import numpy as np
 
@@ -75,3 +91,16 @@ class Totals:
                 mine = np.pad(mine, [*[(0, 0)] * (mine.ndim - 1), (0, short)])
             mine[..., : new.shape[-1]] += new
             self.arrays[name] = mine
+
+
+def refuse_label(method: str, what: str, label: str | None) -> None:
+    """Refuse sums of one label: a forward sums keys and pairs once, over the rows of all labels.
+
+    Raises:
+        ValueError: There is a label.
+    """
+    if label is not None:
+        raise ValueError(
+            f"{method}: {what} summed over the rows of all labels, not by label; got group={label!r}: "
+            "watch the sequences of this label alone, or read table(group=...)"
+        )

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from headwise.profile.numbers import fixed, percent, significant
 from headwise.report.payload import payload
+from headwise.report.roles import role_words
 
 if TYPE_CHECKING:
     from headwise.profile import Profile
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 # Inside <script> the HTML parser looks for "</script" and "<!--"; U+2028 and U+2029 end lines in
 # old JavaScript.
 _JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+SCRIPTS = ("data", "numbers", "grid", "card", "heads", "pairs", "start")
+"""The parts of the page's script: one scope, in this order."""
 
 
 def page(profile: Profile) -> str:
@@ -32,7 +38,8 @@ def page(profile: Profile) -> str:
         HTML that works offline; without JavaScript its table and text can still be read.
     """
     data = payload(profile)
-    style, script = base_style() + _static("page.css"), _static("page.js")
+    style = base_style() + _static("page.css")
+    script = "(() => {\n" + "\n".join(_static(f"{name}.js") for name in SCRIPTS) + "})();\n"
     environment = Environment(
         loader=PackageLoader("headwise.report"),
         autoescape=True,
@@ -41,12 +48,15 @@ def page(profile: Profile) -> str:
         lstrip_blocks=True,
     )
     environment.filters["many"] = _many
+    environment.filters["percent"] = percent
+    environment.filters["number"] = _number
     template = environment.get_template("page.html.j2")
     return template.render(
         **data,
         title=_title(data),
         facts=_facts(data),
-        notes=[note for note in str(data["info"].get("notes", "")).split("; ") if note],
+        remarks=_remarks(data),
+        role_words=role_words,
         columns=_columns(data),
         unseen_by_reason=_by_reason(data["unseen"]),
         # Past autoescape go only our own two files, and JSON whose escapes leave nothing that HTML reads.
@@ -139,16 +149,29 @@ def _date(created: str) -> str:
     return f"{when.day} {when:%B %Y, %H:%M}" + (f" {when.tzname()}" if when.tzinfo else "")
 
 
+def _remarks(data: dict[str, Any]) -> list[str]:
+    """What a reader must know before the numbers."""
+    remarks = [note for note in str(data["info"].get("notes", "")).split("; ") if note]
+    if data["left_out"]:
+        remarks.append(f"too large for one page, so left out: {'; '.join(data['left_out'])}")
+    return [*remarks, *data["notes"]]
+
+
 def _columns(data: dict[str, Any]) -> dict[str, list[str]]:
     """Each measure's cells, with as many decimals as its largest value leaves room for."""
-    return {name: _cells(data["values"][name]["mean"]) for name in (m["name"] for m in data["measures"])}
+    return {one["name"]: _cells(data["values"][one["name"]]["mean"], one["fixed"]) for one in data["measures"]}
 
 
-def _cells(values: list[float | None]) -> list[str]:
+def _cells(values: list[float | None], share: bool) -> list[str]:
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     decimals = 3 if largest < 10 else 2 if largest < 100 else 1 if largest < 10_000 else 0
-    shown = (f"{value:,.{decimals}f}" if value is not None else "–" for value in values)
+    shown = ("–" if value is None else fixed(value, decimals, share=share) for value in values)
     return [text.replace("-", "\u2212") for text in shown]
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    """A number in a sentence or a short table."""
+    return "–" if value is None else significant(value, digits).replace("-", "\u2212")
 
 
 def _by_reason(unseen: list[dict[str, Any]]) -> list[dict[str, Any]]:

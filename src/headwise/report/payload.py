@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headwise.measures.catalogue import Measure
+from headwise.measures.catalogue import KEY_MEASURES, Measure
+from headwise.profile.numbers import is_share
+from headwise.report.keys import key_data
+from headwise.report.labels import label_data
+from headwise.report.pairs import pair_data
+from headwise.report.places import numbers, rounded
+from headwise.report.roles import role_data
+from headwise.report.text import plain, shown_token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pandas import DataFrame
 
     from headwise.profile import Profile
     from headwise.profile.highlights import Highlight
 
+__all__ = ["payload", "plain"]
+
 STATISTICS = {"mean": "", "std": "_std", "se": "_se", "min": "_min", "max": "_max"}
 """What is kept of each measure, and its column's suffix; "mean" holds the maximum of `max_score`."""
+KEYS = tuple(measure.name for measure in KEY_MEASURES)
 COUNTS = ("rows", "masked_rows", "padded_rows", "nonfinite_rows")
 TOKENS_SHOWN = 200
+EMBEDDED = 250_000
+"""Numbers of heads that a page holds, about 2 MB; of more heads only statistics of `FEWER`, and their digits."""
+FEWER = {"mean": 4, "se": 2}
 
 _LABEL = re.compile(r"\bL\d+H\d+\b")
-_CONTROL_PICTURES = {c: 0x2400 + c for c in range(0x20) if c not in (0x09, 0x0A)} | {0x7F: 0x2421}
-# White space that a reader of tokens wants to see, in signs that most fonts have.
-_TOKEN_SIGNS = {0x09: "\u21e5", 0x0A: "\u21b5", 0x0D: "\u240d"}
 
 
 def payload(profile: Profile) -> dict[str, Any]:
@@ -40,7 +49,12 @@ def payload(profile: Profile) -> dict[str, Any]:
         A dictionary of strings, finite numbers, None, lists and dictionaries.
     """
     table = profile.table().reset_index(drop=True)
-    measures = [name for name in profile.measures if name in table]
+    measures = [name for name in (*profile.measures, *KEYS) if name in table]
+    names = {int(layer): plain(name) for layer, name in zip(table["layer"], table["name"], strict=True)}
+    many = len(table) * len(measures) * len(STATISTICS) > EMBEDDED
+    statistics = {key: suffix for key, suffix in STATISTICS.items() if not many or key in FEWER}
+    pairs = pair_data(profile, names)
+    labels, labels_left_out = label_data(profile, table, measures, statistics)
     by, groups, group = _groups(table)
     return {
         "info": {str(key): _plain(value) for key, value in profile.info.items()},
@@ -54,25 +68,41 @@ def payload(profile: Profile) -> dict[str, Any]:
             **{name: [plain(value) for value in table[name].tolist()] for name in ("label", "phase", "kind")},
             **{name: [int(n) for n in table[name]] for name in ("layer", "head", "call", "kv_head", *COUNTS)},
         },
-        "names": {str(layer): plain(name) for layer, name in zip(table["layer"], table["name"], strict=True)},
+        "names": {str(layer): name for layer, name in names.items()},
         "values": {
             name: {
-                key: _numbers(table[name + suffix].tolist())
-                for key, suffix in STATISTICS.items()
+                key: numbers(table[name + suffix], FEWER[key] if many else 6)
+                for key, suffix in statistics.items()
                 if name + suffix in table
             }
             for name in measures
         },
         "highlights": [_highlight(one) for one in profile.highlights()],
         "unseen": [_plain(asdict(one)) for one in profile.unseen],
+        "notes": [plain(note) for note in profile.notes],
+        "roles": role_data(profile, table),
+        "pairs": pairs,
+        "keys": key_data(profile, table),
+        "labels": labels,
+        "left_out": _left_out(many, pairs, labels_left_out),
         **_tokens(profile),
     }
 
 
-def plain(text: object) -> str:
-    """Text that can be written as UTF-8 and shown: lone surrogates become "?", controls their pictures."""
-    encodable = str(text).encode("utf-8", "replace").decode("utf-8")
-    return encodable.translate(_CONTROL_PICTURES)
+def _left_out(many: bool, pairs: dict[str, Any] | None, labels: list[str]) -> list[str]:
+    """What is too much for a page, and where it is to be had."""
+    said = []
+    if many:
+        said.append("the standard deviation, the least and the largest row of each head (profile.table() has them)")
+    if pairs and pairs["no_errors"]:
+        said.append("the errors of all but the most alike pairs (profile.pairs(name) has them)")
+    if pairs and pairs["left_out"]:
+        names = ", ".join(pairs["left_out"])
+        said.append(f"all but the most alike pairs by {names} (profile.pairs(name) has them)")
+    if labels:
+        more = f" and {len(labels) - 5:,} more" if len(labels) > 5 else ""
+        said.append(f"the rows of the labels {', '.join(labels[:5])}{more} (profile.table(group=...) has them)")
+    return said
 
 
 def _plain(value: Any) -> Any:
@@ -82,23 +112,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, float):
-        return _numbers([value])[0]
+        return rounded(value)
     return value if value is None or isinstance(value, bool | int) else plain(value)
-
-
-def _numbers(values: Iterable[float]) -> list[float | int | None]:
-    """Six significant digits, None where undefined; whole numbers without their ".0"."""
-    kept: list[float | int | None] = []
-    for value in values:
-        number = float(f"{value:.6g}") if math.isfinite(value) else None
-        whole = number is not None and number.is_integer() and abs(number) < 1e6
-        kept.append(int(number) if whole and number is not None else number)
-    return kept
 
 
 def _measure(measure: Measure) -> dict[str, Any]:
     """The catalogue's entry; `fixed` says that the range is 0 to 1 for every head."""
-    return {**asdict(measure), "fixed": measure.low == 0 and measure.high == "1"}
+    return {**asdict(measure), "fixed": is_share(measure)}
 
 
 def _groups(table: DataFrame) -> tuple[list[str], list[str], list[int]]:
@@ -172,6 +192,6 @@ def _tokens(profile: Profile) -> dict[str, Any]:
     texts: Sequence[list[str]] = [sequence.tokens for sequence in profile.sequences if sequence.tokens]
     tokens = texts[0] if texts else []
     return {
-        "tokens": [plain(token.translate(_TOKEN_SIGNS)) for token in tokens[:TOKENS_SHOWN]],
+        "tokens": [shown_token(token) for token in tokens[:TOKENS_SHOWN]],
         "tokens_in_all": len(tokens),
     }
