@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias, cast
@@ -144,7 +144,7 @@ def weights_of(
 @torch.no_grad()
 def pooled_map(
     call: AttentionCall,
-    size: int,
+    size: int | tuple[int, int],
     how: Literal["mean", "max"] = "mean",
     lse: Tensor | None = None,
     *,
@@ -152,14 +152,14 @@ def pooled_map(
     held: Tensor | None = None,
     block_elements: int = BLOCK_ELEMENTS,
 ) -> Tensor:
-    """The weights pooled to a map `[B, H, R, C]`, R = min(N, size) and C = min(M, size).
+    """The weights pooled to a map `[B, H, R, C]`, R = min(N, size) and C = min(M, size), or of two sizes.
 
     Row r of the map pools the queries from `floor(r N / R)` to `ceil((r + 1) N / R)` (exclusive), columns alike: as in
     adaptive pooling, neighbouring bins share a query where N is no multiple of R. Hidden keys count as 0.
 
     Args:
         call: The call.
-        size: The most rows and columns.
+        size: The most rows and columns: a number for both, or one for each.
         how: The "mean" of a bin, or its "max".
         lse: As in `weight_blocks`.
         geometry: As in `weight_blocks`.
@@ -169,14 +169,40 @@ def pooled_map(
     Raises:
         ValueError: A size below 1, another `how`, or shapes as in `weight_blocks`.
     """
-    if size < 1 or how not in ("mean", "max"):
+    most = (size, size) if isinstance(size, int) else size
+    like = call.q.new_zeros((), dtype=working_dtype(call))
+    blocks = weight_blocks(call, slice(None), lse, block_elements, geometry=geometry, held=held)
+    return pool(blocks, call.sizes, most, how, like)
+
+
+@torch.no_grad()
+def pool(
+    blocks: Iterable[WeightBlock],
+    sizes: tuple[int, int, int, int],
+    size: tuple[int, int],
+    how: Literal["mean", "max"],
+    like: Tensor,
+) -> Tensor:
+    """Blocks of weights pooled to a map, as in `pooled_map`.
+
+    Args:
+        blocks: Blocks whose rows are slices; together they hold every row once.
+        sizes: B, H, N and M of all of them together.
+        size: The most rows, and the most columns.
+        how: The "mean" of a bin, or its "max".
+        like: A tensor of the map's dtype and device.
+
+    Raises:
+        ValueError: A size below 1, or another `how`.
+    """
+    if len(size) != 2 or min(size) < 1 or how not in ("mean", "max"):
         raise ValueError(f"pooled_map: expected a size of at least 1 and how 'mean' or 'max'; got {size} and {how!r}")
-    B, H, N, M = call.sizes
-    down, across = bins(N, min(N, size)), bins(M, min(M, size))
-    pooled = call.q.new_zeros(B, H, len(down), len(across), dtype=working_dtype(call))
+    B, H, N, M = sizes
+    down, across = bins(N, min(N, size[0])), bins(M, min(M, size[1]))
+    pooled = like.new_zeros(B, H, len(down), len(across))
     to_columns = _averages(across, M, pooled) if how == "mean" else None
     to_rows = _averages(down, N, pooled) if how == "mean" else None
-    for block in weight_blocks(call, slice(None), lse, block_elements, geometry=geometry, held=held):
+    for block in blocks:
         rows = cast(slice, block.rows)
         # Bins that share rows with this block.
         r = slice(rows.start * len(down) // N, -(-rows.stop * len(down) // N))
@@ -287,5 +313,6 @@ def _largest(weights: Tensor, cuts: list[tuple[int, int]]) -> Tensor:
 
 
 __all__ = [
-    "BLOCK_ELEMENTS", "Rows", "WeightBlock", "bins", "pooled_map", "span_of", "weight_blocks", "weights_of", "whole",
+    "BLOCK_ELEMENTS", "Rows", "WeightBlock", "bins", "pool", "pooled_map", "span_of", "weight_blocks", "weights_of",
+    "whole",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headwise.blocks import weight_blocks
 from headwise.call import AttentionCall
 from headwise.capture.forwards import Forward
+from headwise.capture.kept import Keeper
 from headwise.capture.labels import Labels
 from headwise.capture.sequences import Identity, parts_of
 from headwise.capture.weighing import Weighed, Weighing, output_weight_of
@@ -43,7 +44,7 @@ PARTS = tuple(f.name for f in fields(Part))
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Waiting:
     """A call whose sums wait in the buffer: where they belong, and the shape of each."""
 
     layer: Layer
@@ -78,18 +79,25 @@ class Recorder:
     """
 
     def __init__(
-        self, profile: Profile, row_measures: tuple[str, ...], weighing: Weighing, verify: bool, labels: Labels
+        self,
+        profile: Profile,
+        row_measures: tuple[str, ...],
+        weighing: Weighing,
+        verify: bool,
+        labels: Labels,
+        keeper: Keeper | None = None,
     ) -> None:
         self.profile = profile
         self.verify = verify
         self._row_measures = row_measures
         self._weighing = weighing
         self.labels = labels
+        self._keeper = keeper
         # Told of every call that is measured, with its statistics and output.
         self.tap: Callable[[AttentionCall, RowStatistics, Tensor], None] | None = None
         self._open_keys: dict[Group, tuple[tuple[int, ...], KeySums]] = {}
         self._open_pairs: dict[Group, tuple[tuple[int, ...], PairSums]] = {}
-        self._waiting: list[_Kept] = []
+        self._waiting: list[_Waiting] = []
         self._buffer: Tensor | None = None
         self._used = 0
 
@@ -152,11 +160,13 @@ class Recorder:
             label: summarise(statistics, self._row_measures, weighed.values, only)
             for label, only in self.labels.rows(call, forward).items()
         }
+        if self._keeper is not None:
+            self._keeper.keep(call, statistics, forward)
         self._put_totals(group, names, weighed)
         # Last, when nothing can fail any more: a call that fails is tried again, and must not count twice.
-        self._keep(layer, group, part, names, texts, error)
+        self._wait(layer, group, part, names, texts, error)
         for label, some in of_labels.items():
-            self._keep(layer, group, some, names, None, None, label)
+            self._wait(layer, group, some, names, None, None, label)
 
     def _put_totals(self, group: Group, names: tuple[int, ...], weighed: Weighed) -> None:
         """Give what keys receive, and how alike heads are, to the profile; decoding goes on with its sequences."""
@@ -180,6 +190,8 @@ class Recorder:
 
     def end_of_forward(self) -> None:
         """Add what waits in the host's own memory to the profile; what waits on a device goes on waiting."""
+        if self._keeper is not None:
+            self._keeper.end_of_forward()
         if self._buffer is not None and self._buffer.device.type == "cpu":
             self.settle()
 
@@ -190,28 +202,30 @@ class Recorder:
             return
         numbers, self._used = self._buffer[: self._used].cpu().numpy(), 0
         at = 0
-        for kept in waiting:
+        for one in waiting:
             arrays: dict[str, Any] = {}
-            for name, shape in kept.shapes.items():
+            for name, shape in one.shapes.items():
                 arrays[name] = numbers[at : at + shape.numel()].reshape(shape)
                 at += shape.numel()
             worst = arrays.pop(ERROR)
-            if kept.verified:
-                kept.layer.verified = float(worst[0])
+            if one.verified:
+                one.layer.verified = float(worst[0])
             try:
-                identities = None if kept.texts is None else kept.texts.identities()
-                part = PartSums(**arrays, sequences=kept.sequences, identities=identities)
-                self.profile.record(kept.layer, kept.group, part, kept.label)
+                identities = None if one.texts is None else one.texts.identities()
+                part = PartSums(**arrays, sequences=one.sequences, identities=identities)
+                self.profile.record(one.layer, one.group, part, one.label)
             except ValueError as error:
-                self.unseen(kept.layer.name, str(error), "watch one configuration of the model at a time")
+                self.unseen(one.layer.name, str(error), "watch one configuration of the model at a time")
 
     def release(self) -> None:
         """Give back the buffer."""
+        if self._keeper is not None:
+            self._keeper.release()
         self._buffer, self._used = None, 0
         self._open_keys.clear()
         self._open_pairs.clear()
 
-    def _keep(
+    def _wait(
         self,
         layer: Layer,
         group: Group,
@@ -235,7 +249,7 @@ class Recorder:
         torch.cat([t.flatten() for t in fields_of.values()], out=buffer[self._used : self._used + size])
         self._used += size
         shapes = {name: t.shape for name, t in fields_of.items()}
-        self._waiting.append(_Kept(layer, group, names, texts, shapes, error is not None, label))
+        self._waiting.append(_Waiting(layer, group, names, texts, shapes, error is not None, label))
 
     def unseen(self, name: str, reason: str, way_out: str) -> None:
         """Note a call that was not measured; warn the first time."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Any
@@ -17,6 +19,15 @@ KEPT_TOKENS = 4096
 NO_CHARACTER = "\ufffd"
 LONGEST_CHARACTER = 8
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈"
+DOTTED_CIRCLE = "\u25cc"
+VARIATION_SELECTORS = range(0xFE00, 0xFE10)
+
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+# GPT-2's alphabet: a byte that prints stands for itself, the others for the characters from U+0100 on.
+_PRINTED = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_ALPHABET = {chr(byte): byte for byte in _PRINTED} | {
+    chr(0x100 + place): byte for place, byte in enumerate(byte for byte in range(0x100) if byte not in _PRINTED)
+}
 
 
 class Texts:
@@ -56,28 +67,90 @@ class Texts:
                 real = [True] * len(numbers) if mask is None else [bool(x) for x in mask[row].tolist()]
                 kept = [number for number, is_real in zip(numbers, real, strict=True) if is_real]
                 shown = kept[:KEPT_TOKENS]
-                texts = None if self._tokenizer is None else token_texts(shown, self._tokenizer.decode)
+                texts = (
+                    None
+                    if self._tokenizer is None
+                    else token_texts(shown, self._tokenizer.decode, bytes_of(self._tokenizer))
+                )
                 self._profile.record_sequences([Sequence(len(kept), shown, texts)], 0)
 
 
-def token_texts(ids: Many[int], decode: Callable[[Many[int]], str]) -> list[str]:
-    """The text of each token.
+def token_texts(
+    ids: Many[int], decode: Callable[[Many[int]], str], raw: Callable[[int], bytes | None] = lambda number: None
+) -> list[str]:
+    r"""The text of each token.
 
     A byte-level tokenizer may cut one character into several tokens, none of which is text by itself: each is shown
-    as that character with its place, as in "谁₁" "谁₂".
+    as that character with its place, as in "谁₁" "谁₂". Bytes that are part of no character (a text may begin or end
+    within one) are shown as bytes, as in "\xe8", where `raw` knows them. A mark that combines with the character
+    before it stands on a dotted circle, for it is shown alone.
+
+    Args:
+        ids: Token ids.
+        decode: Their text; U+FFFD stands for what is none.
+        raw: The bytes of a token, where they are known.
     """
     texts: list[str] = []
     at = 0
     while at < len(ids):
-        text = alone = str(decode([ids[at]]))
+        text: str | None = str(decode([ids[at]]))
         end = at + 1
-        while NO_CHARACTER in text and end < min(len(ids), at + LONGEST_CHARACTER):
-            end += 1
-            text = str(decode(ids[at:end]))
-        if end == at + 1 or NO_CHARACTER in text:
-            texts.append(alone)
+        if NO_CHARACTER in (text or ""):
+            text = _whole(ids[at:end], decode, raw)
+            while text is None and end < min(len(ids), at + LONGEST_CHARACTER):
+                end += 1
+                text = _whole(ids[at:end], decode, raw)
+        if text is None:
+            texts.append(_broken(ids[at], decode, raw))
+            at += 1
+        elif end == at + 1:
+            texts.append(_on_a_circle(text))
             at += 1
         else:
-            texts.extend(text + SUBSCRIPTS[place] for place in range(1, end - at + 1))
+            texts.extend(_named(text) + SUBSCRIPTS[place] for place in range(1, end - at + 1))
             at = end
     return texts
+
+
+def bytes_of(tokenizer: Any) -> Callable[[int], bytes | None]:
+    """A function that knows the bytes of a token of a byte-level tokenizer, or None where they cannot be told."""
+    pieces = getattr(tokenizer, "convert_ids_to_tokens", None)
+
+    def raw(number: int) -> bytes | None:
+        piece = None if pieces is None else pieces([number])[0]
+        if not isinstance(piece, str):
+            return None
+        if byte := _BYTE.fullmatch(piece):
+            return bytes([int(byte[1], 16)])
+        found = [_ALPHABET.get(sign) for sign in piece]
+        return None if None in found else bytes(byte for byte in found if byte is not None)
+
+    return raw
+
+
+def _whole(ids: Many[int], decode: Callable[[Many[int]], str], raw: Callable[[int], bytes | None]) -> str | None:
+    """The text of tokens that make whole characters together; None: they do not. U+FFFD itself is told by its bytes."""
+    text = str(decode(ids))
+    if NO_CHARACTER not in text:
+        return text
+    pieces = [raw(number) for number in ids]
+    try:
+        return None if None in pieces else b"".join(piece or b"" for piece in pieces).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _broken(number: int, decode: Callable[[Many[int]], str], raw: Callable[[int], bytes | None]) -> str:
+    piece = raw(number)
+    return str(decode([number])) if piece is None else piece.decode("utf-8", "backslashreplace")
+
+
+def _named(character: str) -> str:
+    """A character that is cut into tokens, so that it can be seen; one that shows nothing by its number."""
+    if len(character) == 1 and (not character.isprintable() or ord(character) in VARIATION_SELECTORS):
+        return f"U+{ord(character):04X}"
+    return _on_a_circle(character)
+
+
+def _on_a_circle(text: str) -> str:
+    return DOTTED_CIRCLE + text if text and unicodedata.category(text[0]).startswith("M") else text

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from headwise.call import AttentionCall
 from headwise.capture.compiled import REASON, WAY_OUT, CompiledParts, is_compiled_in_place
 from headwise.capture.forwards import Forward, Forwards
+from headwise.capture.kept import keeper_of
 from headwise.capture.labels import Groups, Labels
 from headwise.capture.mode import SDPA, Mode, leave
 from headwise.capture.modules import Running, running_modules
@@ -35,6 +36,7 @@ from headwise.kernels import RowStatistics
 from headwise.measures.blockwise import registered
 from headwise.measures.catalogue import CATALOGUE, select
 from headwise.profile import Profile
+from headwise.profile.kept import LIMIT
 
 
 def watch(
@@ -49,6 +51,8 @@ def watch(
     real: Tensor | None = None,
     groups: Groups | None = None,
     seed: int = 0,
+    keep: str | None = None,
+    keep_limit: int | str = LIMIT,
 ) -> Watch:
     """Measure what every attention head does while a model runs, from its own fused attention.
 
@@ -77,16 +81,20 @@ def watch(
         seed: Of the rows that are drawn where heads are compared with each other.
         real: Which tokens are no padding, `[B, L]` (True or 1 = real), where the model's `attention_mask` argument
             does not say it.
+        keep: "qk": keep what the weights of every head are made from, so that `profile.weights("L3H5")` gives them
+            exactly; "qkv": the values too, for `profile.output`. Copies in the host's memory.
+        keep_limit: How much of it to keep: bytes, or a size as in "1GB", "200 MB", "512 kB". Calls that come when it
+            is reached are not kept, and `profile.notes` says which.
 
     Returns:
         A context manager that gives the `Profile`; it can be read while watching. `start()` and `stop()` do the same
         without `with`. Everything is restored on any exit.
 
     Raises:
-        ValueError: An unknown measure or layer.
+        ValueError: An unknown measure or layer, or a `keep` or `keep_limit` that is none.
         TypeError: `model` is no module.
     """
-    return Watch(model, measures, layers, fuse, verify, tokenizer, tokens, real, groups, seed)
+    return Watch(model, measures, layers, fuse, verify, tokenizer, tokens, real, groups, seed, keep, keep_limit)
 
 
 class Watch:
@@ -104,6 +112,8 @@ class Watch:
         real: Tensor | None,
         groups: Groups | None,
         seed: int,
+        keep: str | None,
+        keep_limit: int | str,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
             raise TypeError(f"watch: model must be a torch.nn.Module or None; got {type(model).__name__}")
@@ -119,7 +129,8 @@ class Watch:
         self._names = Names(model)
         self._names.check(self._wanted)
         weighing = Weighing(selection, TokenIds(tokenizer, tokens), seed)
-        self._recorder = Recorder(self.profile, selection.rows, weighing, verify, Labels(groups))
+        keeper = keeper_of(self.profile, keep, keep_limit)
+        self._recorder = Recorder(self.profile, selection.rows, weighing, verify, Labels(groups), keeper)
         self._texts = Texts(self.profile, tokenizer, tokens)
         self._forwards = Forwards(self._begin, self._recorder.end_of_forward)
         self._compiled = CompiledParts(model)
@@ -350,8 +361,8 @@ def _facts(model: nn.Module | None) -> dict[str, str | int | float]:
         "python": platform.python_version(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    if "transformers" in sys.modules:
-        facts["transformers"] = str(sys.modules["transformers"].__version__)
+    if (transformers := sys.modules.get("transformers")) is not None:
+        facts["transformers"] = str(transformers.__version__)
     if model is not None:
         facts["model"] = type(model).__name__
         parameter = next(model.parameters(), None)

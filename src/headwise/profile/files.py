@@ -12,6 +12,7 @@ from headwise.errors import FileFormatError, InputError
 from headwise.measures.catalogue import OFFSETS, POSITION_BINS, Measure
 from headwise.profile.accumulators import CLUSTERS, COUNTS, MOMENTS, Accumulator
 from headwise.profile.clusters import Clusters
+from headwise.profile.kept_files import packed_kept, read_kept
 from headwise.profile.profiles import Profile
 from headwise.profile.records import Group, Layer, Sequence, Unseen
 from headwise.profile.totals import Totals
@@ -64,6 +65,9 @@ def packed(profile: Profile) -> bytes:
         "unpairable": profile.unpairable,
         "info": profile.info,
     }
+    if profile.kept is not None:
+        document["kept"], of_kept = packed_kept(profile.kept)
+        arrays |= of_kept
     text = json.dumps(document)
     metadata = {"format": FORMAT, "schema": str(SCHEMA), "profile": text, "sha256": _digest(text, arrays)}
     return save(arrays, metadata=metadata)
@@ -111,10 +115,12 @@ def load(path: str | Path) -> Profile:
 
 def _digest(text: str, arrays: dict[str, Any]) -> str:
     """SHA-256 of everything that a profile file says."""
+    import numpy as np
+
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(arrays[name].tobytes())
+        digest.update(np.ascontiguousarray(arrays[name]).reshape(-1).data)
     return digest.hexdigest()
 
 
@@ -156,6 +162,9 @@ def _from_document(document: dict[str, Any], arrays: dict[str, Any]) -> Profile:
     for record in document["unseen"]:
         profile._unseen.append(Unseen(**record))
     profile.record_sequences([Sequence(**record) for record in document["sequences"]], document["num_sequences"])
+    # A file without what was kept is of the same format.
+    if "kept" in document:
+        profile.kept = read_kept(document["kept"], arrays)
     profile.info = {str(name): value for name, value in document["info"].items()}
     for layer in profile.layers:
         if layer.verified is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.measures.catalogue import BY_NAME, CATALOGUE, Measure
 from headwise.profile.accumulators import Accumulator, PartSums
 from headwise.profile.highlights import Highlight, highlights
+from headwise.profile.kept_weights import ExactWeights
 from headwise.profile.records import Group, Layer, Sequence, Unseen, worse
 from headwise.profile.totals import Totals
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import xarray
 
     from headwise.measures.roles import Thresholds
+    from headwise.profile.kept import Kept
 
 KEPT_SEQUENCES = 16
 
@@ -26,7 +29,7 @@ KEPT_SUMS = 1 << 23
 Info = dict[str, str | int | float]
 
 
-class Profile:
+class Profile(ExactWeights):
     """What every attention head did: numbers per head, what was caught, and what was not.
 
     `headwise.watch` gives one; reading it while the watch runs shows what was recorded so far.
@@ -40,6 +43,7 @@ class Profile:
         entries: The catalogue entries of users' own measures.
         notes: What the numbers leave out, and why.
         info: Free facts about the run (versions, model, dtype, device, source).
+        kept: What `weights` is computed from (`watch(keep=...)`); None where nothing was kept.
     """
 
     def __init__(self, measures: Iterable[str] = tuple(BY_NAME)) -> None:
@@ -51,6 +55,7 @@ class Profile:
         self.entries: dict[str, Measure] = {}
         self.notes: list[str] = []
         self.info: Info = {}
+        self.kept: Kept | None = None
         self._layers: dict[int, Layer] = {}
         self._unseen: list[Unseen] = []
         self._sequences: list[Sequence] = []
@@ -78,12 +83,7 @@ class Profile:
     def verified(self) -> float | None:
         """The worst `max |Pv - out| / max(1, max |v|)` of all calls (`watch(verify=True)`); None if not asked for."""
         values = [layer.verified for layer in self.layers if layer.verified is not None]
-        if not values:
-            return None
-        worst = values[0]
-        for value in values[1:]:
-            worst = worse(worst, value)
-        return worst
+        return reduce(worse, values) if values else None
 
     @property
     def bound(self) -> float:
@@ -148,17 +148,25 @@ class Profile:
 
         return heads_table(self, group)
 
-    def keys(self) -> pd.DataFrame:
+    def keys(self, group: str | None = None) -> pd.DataFrame:
         """What every key receives: `alpha_j = sum_i p_ij / #{i that may see j}`, averaged over sequences.
 
         Recorded by `watch(measures="all")` or `["alpha_first"]`. Source: Gu et al. 2024.
 
+        Args:
+            group: Not kept by label: anything but None is an error.
+
         Returns:
             Columns `layer, head, label, call, phase, kind, position, sequences, alpha, alpha_se`: position 0 is the
             first real key f of a sequence.
+
+        Raises:
+            ValueError: Keys were not recorded, or those of one label are asked for.
         """
         from headwise.profile.reading import keys_table
+        from headwise.profile.totals import refuse_label
 
+        refuse_label("keys", "what keys receive is", group)
         return keys_table(self)
 
     def sink_rate(self, eps: float = 0.3) -> float:
@@ -170,16 +178,25 @@ class Profile:
 
         return sink_rate(self, eps)
 
-    def pairs(self, measure: str = "bc") -> pd.DataFrame:
+    def pairs(self, measure: str = "bc", group: str | None = None) -> pd.DataFrame:
         """How alike the heads of a layer are, by a measure between heads: bc, hellinger, js or output_similarity.
 
         Recorded by `watch(measures="all")` or by the measure's name.
 
+        Args:
+            measure: Its name.
+            group: Not kept by label: anything but None is an error.
+
         Returns:
             Columns `layer, a, b, call, phase, kind, <measure>, <measure>_se, sequences`: a row for each two heads.
+
+        Raises:
+            ValueError: Pairs were not recorded, or those of one label are asked for.
         """
         from headwise.profile.reading import pairs_table
+        from headwise.profile.totals import refuse_label
 
+        refuse_label("pairs", "pairs of heads are", group)
         return pairs_table(self, measure)
 
     def roles(self, thresholds: Thresholds | None = None, induction: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -245,7 +262,7 @@ class Profile:
 
     def highlights(self, limit: int = 5) -> list[Highlight]:
         """The heads that stand out, in words."""
-        return highlights(self.table(), limit)
+        return highlights(self.table(), limit, self.pairs("bc") if self.pair_totals else None)
 
     # Recording
 
@@ -316,46 +333,9 @@ class Profile:
         Raises:
             ValueError: The profiles differ in their measures, layers or heads.
         """
-        if self.measures != other.measures:
-            raise ValueError(
-                f"merge: both profiles must hold the same measures; got {', '.join(self.measures)} "
-                f"and {', '.join(other.measures)}"
-            )
-        mine, theirs = self._layers, {layer.layer: layer for layer in other.layers}
-        self._settle()
-        for number in mine.keys() & theirs.keys():
-            a, b = mine[number], theirs[number]
-            if (a.name, a.num_heads) != (b.name, b.num_heads):
-                raise ValueError(
-                    f"merge: layer {number} is {a.name!r} with {a.num_heads} heads in one profile, "
-                    f"{b.name!r} with {b.num_heads} in the other: they are of other models, "
-                    "or their layers ran in another order"
-                )
-        from copy import deepcopy
+        from headwise.profile.merging import merge
 
-        for number, layer in theirs.items():
-            if number in mine:
-                mine[number].absorb(layer)
-            else:
-                mine[number] = deepcopy(layer)
-        if other.unpairable:
-            self.drop_sequence_sums(other.unpairable)
-        for group, sums in other.groups.items():
-            self._sums(group).merge(sums)
-        self.count_sequence_sums()
-        for label, groups in other.labelled.items():
-            for group, sums in groups.items():
-                self.labelled.setdefault(label, {}).setdefault(group, Accumulator(clusters=None)).merge(sums)
-        for mine_of, theirs_of in ((self.key_totals, other.key_totals), (self.pair_totals, other.pair_totals)):
-            for group, totals in theirs_of.items():
-                mine_of.setdefault(group, Totals()).merge(totals)
-        self.entries = {**other.entries, **self.entries}
-        for text in other.notes:
-            self.note(text)
-        for unseen in other.unseen:
-            self.record_unseen(unseen.name, unseen.reason, unseen.way_out, unseen.count)
-        self.record_sequences(other.sequences, other.num_sequences)
-        self.info = {**other.info, **self.info}
+        merge(self, other)
         return self
 
     # Keeping and showing
@@ -384,17 +364,9 @@ class Profile:
         webbrowser.open(path.as_uri())
 
     def __repr__(self) -> str:
-        table = self.table()
-        shown = [c for c in ("label", "name", "phase", "kind", "rows", *self.measures) if c in table.columns]
-        heads = sum(layer.num_heads for layer in self.layers)
-        parts = ((len(self.layers), "attention layer"), (heads, "head"), (self.num_sequences, "sequence"))
-        notes = [", ".join(f"{count:,} {what}{'s' if count != 1 else ''}" for count, what in parts)]
-        if self.verified is not None:
-            notes.append(f"verified: worst |Pv - out| = {self.verified:.1e}")
-        notes += self.notes
-        notes += [f"not measured: {u.name or 'at the root'}: {u.reason}; {u.way_out}" for u in self._unseen]
-        rows = [] if table.empty else [table[shown].to_string(index=False, float_format="{:.3f}".format)]
-        return "\n".join([*rows, *notes])
+        from headwise.profile.reading import text_of
+
+        return text_of(self)
 
     def _repr_html_(self) -> str:
         import html

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.measures.catalogue import OFFSETS, PAIR_MEASURES
 from headwise.measures.roles import Thresholds, roles
 from headwise.profile.accumulators import COUNTS
+from headwise.profile.numbers import in_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +43,21 @@ def heads_table(profile: Profile, label: str | None) -> pd.DataFrame:
         return pd.DataFrame(_joined(parts))
     place = ["layer", "head", "label", "name", *PLACE, "kv_head", *COUNTS]
     return pd.DataFrame(columns=place + [m + part for m in profile.measures for part in COLUMN_PARTS])
+
+
+def text_of(profile: Profile) -> str:
+    """The profile as text: its table, what was caught, and what was not."""
+    table = profile.table()
+    shown = [c for c in ("label", "name", "phase", "kind", "rows", *profile.measures) if c in table.columns]
+    heads = sum(layer.num_heads for layer in profile.layers)
+    parts = ((len(profile.layers), "attention layer"), (heads, "head"), (profile.num_sequences, "sequence"))
+    notes = [", ".join(f"{count:,} {what}{'s' if count != 1 else ''}" for count, what in parts)]
+    if profile.verified is not None:
+        notes.append(f"verified: worst |Pv - out| = {profile.verified:.1e}")
+    notes += profile.notes
+    notes += [f"not measured: {u.name or 'at the root'}: {u.reason}; {u.way_out}" for u in profile.unseen]
+    rows = [] if table.empty else [table[shown].to_string(index=False, float_format=in_cell)]
+    return "\n".join([*rows, *notes])
 
 
 def _columns(profile: Profile, layer: Layer, group: Group, accumulator: Accumulator, with_keys: bool) -> dict[str, Any]:
