@@ -1,4 +1,4 @@
-# make demo        set up and profile a real model: leaves report.html
+# make demo        set up and profile the built-in model: leaves report.html
 # make test        set up and run the tests (under 10 minutes on 2 cores)
 # make test-full   the slow tests too
 # make bench       the benchmarks; results go to benchmarks/results/
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/headwise profile "$$($(BIN)/python scripts/fetch_models.py minilm)" --file examples/page.txt --out report.html --force
+	$(BIN)/headwise profile --out report.html --force
 	@echo "Open report.html in a browser."
 
 test: $(STAMP)

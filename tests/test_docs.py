@@ -279,7 +279,7 @@ def test_no_measure_is_named_that_the_catalogue_lacks(page: Path) -> None:
 
 @pytest.mark.parametrize("page", READMES, ids=named)
 def test_the_table_of_the_readme_has_columns_of_the_catalogue(page: Path) -> None:
-    shown = read(page)[0].partition("<!-- table: from make demo -->")[2].partition("<!-- end of table -->")[0]
+    shown = read(page)[0].partition("<!-- table: of MiniLM -->")[2].partition("<!-- end of table -->")[0]
     for header in re.findall(r"^\|(.+)\|\n\|[-:| ]+\|$", shown, re.MULTILINE):
         columns = [column.strip(" `") for column in header.split("|")]
         assert [c for c in columns if "_" in c and c not in BY_NAME] == []

@@ -140,3 +140,10 @@ def test_a_wheel_for_every_machine(
     assert WARNING not in printed
     assert LIBRARY not in zipfile.ZipFile(wheel).namelist()
     assert installed(wheel, tmp_path / "site")[0] == "portable"
+
+
+def test_a_wheel_holds_the_twins(build: Callable[..., tuple[Path, str]]) -> None:
+    wheel, _ = build(HEADWISE_NATIVE="0")
+    held = set(zipfile.ZipFile(wheel).namelist())
+    files = ("h1.safetensors", "h8.safetensors", "card.json", "card.md", "text.txt")
+    assert {f"headwise/models/twins/{name}" for name in files} <= held

@@ -62,6 +62,7 @@ class Fragile(Lookup):
         (("--learning-rate", "fast"), "expected a number, got 'fast'"),
         (("--init", "xavier"), "--init: expected fused or per_head; got 'xavier'"),
         (("--json", "a.json"), "--json: belongs to --verdict; give that too, or leave it out"),
+        (("--page", "a.html"), "--page: belongs to --verdict; give that too, or leave it out"),
         (("--lang", "zh"), "--lang: belongs to --verdict; give that too, or leave it out"),
         (("--verdict",), "study-lookup: holds no study (there is no plan.json)"),
         (("--verdict", "none"), "none: holds no study (there is no plan.json)"),
@@ -69,6 +70,7 @@ class Fragile(Lookup):
         (("--verdict", "a", "--steps", "9"), "--steps: --verdict reads runs and trains nothing; leave it out"),
         (("--verdict", "a", "--resume"), "--resume: --verdict reads runs and trains nothing; leave it out"),
         (("--verdict", "a", "--json", "tiny.txt"), "--json tiny.txt exists; give another name, or --force"),
+        (("--verdict", "a", "--page", "tiny.txt"), "--page tiny.txt exists; give another name, or --force"),
     ],
 )
 def test_bad_input_is_a_line(
@@ -141,6 +143,26 @@ def test_a_verdict_on_a_study_that_is_not_finished(run: Callable[..., Result], t
     assert "…" not in result.out
     result = run("study", "--out", folder.path, "--verdict", "--lang", "zh")
     assert (result.code, result.out.splitlines()[0]) == (0, "文章说得对吗？在 d_model 固定、模型与数据为此规模时：")
+
+
+def test_a_verdict_as_a_page(run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the lines of the terminal; without matplotlib a line, and no file."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib (pip install headwise[study])")
+    folder = finished(small_plan(heads=(1, 2), steps=2, regimes=("fixed_width",)), tmp_path / "study")
+    page = tmp_path / "verdict.html"
+    result = run("study", "--verdict", folder.path, "--page", page, "--lang", "zh")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[0].startswith("文章说得对吗？")
+    assert f"Wrote {page}" in result.out
+    assert '<html lang="zh-CN">' in page.read_text("utf-8")
+    assert run("study", "--verdict", folder.path, "--page", page).code == 2
+    result = run("study", "--verdict", folder.path, "--page", page, "--force", "--lang", "en")
+    assert (result.code, '<html lang="en">' in page.read_text("utf-8")) == (0, True)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run("study", "--verdict", folder.path, "--page", tmp_path / "none.html")
+    assert (result.code, result.out) == (4, "")
+    assert 'need matplotlib; install it with: pip install "headwise[study]"' in result.err
+    assert not (tmp_path / "none.html").exists()
 
 
 def test_other_initial_weights_reach_the_runs(run: Callable[..., Result], tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from headwise.errors import FileFormatError
 from headwise.layer import MultiHeadAttention
 from headwise.profile import Profile
 from headwise.studies import estimands
-from headwise.studies.estimands import Where, by_layer, label_of, numbers_of
+from headwise.studies.estimands import by_layer
 from headwise.studies.folders import StudyFolder
+from headwise.studies.numbers import Where, label_of, numbers_of
 from headwise.studies.planning import planned
 from headwise.studies.plans import RunKey
 from headwise.studies.resplit import inputs_of, model_of
@@ -182,6 +183,7 @@ def test_a_damaged_file_is_told(study: StudyFolder, tmp_path: Path) -> None:
     run = StudyFolder(tmp_path / "part").runs()[0]
     final = run.final()
     del final["start"]
+    run.facts_file.unlink()
     run.final_file.write_text(json.dumps(final))
     with pytest.raises(FileFormatError, match=r"final\.json: is damaged: 'start' is missing"):
         numbers_of(StudyFolder(tmp_path / "part"))

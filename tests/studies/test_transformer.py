@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headwise.models.transformer import Architecture, EncoderDecoder, Sizes
 from headwise.studies.seeding import derived
-from headwise.studies.transformer import Architecture, EncoderDecoder, Sizes, build
+from headwise.studies.transformer import build
 
 HEADS = (1, 2, 4, 8)
 ARCHITECTURES = {

@@ -18,9 +18,11 @@ from headwise.errors import FileFormatError, InputError
 from headwise.profile.writing import json_value
 from headwise.studies import evidence, telling
 from headwise.studies.claims import agreed, to_a_degree
-from headwise.studies.estimands import FINAL, Numbers, State, Where
+from headwise.studies.estimands import FINAL, State
+from headwise.studies.facts import facts_of
 from headwise.studies.findings import Finding, Verdict
 from headwise.studies.folders import StudyFolder
+from headwise.studies.numbers import Numbers, Where
 from headwise.studies.paired import Word
 from headwise.studies.resplit import Cutting, Scale
 from headwise.studies.verdict import Read, verdict_of
@@ -272,8 +274,8 @@ def test_evidence_of_a_folder(study: StudyFolder, tmp_path: Path) -> None:
     for run in part.runs():
         run.model_file.unlink()
         if run.key.heads == 1:
-            final = run.final() | {"recut": None, "recut_failed": "its heads share keys"}
-            run.final_file.write_text(json.dumps(final))
+            facts = replace(facts_of(run), recut={}, recut_failed="its heads share keys")
+            run.facts_file.write_text(json.dumps(facts.to_json()))
     told: list[str] = []
     first, second = evidence.read([study.path, part.path], told.append)
     assert told == [f"Reading {study.path} ...", f"Reading {part.path} ..."]

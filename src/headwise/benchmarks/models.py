@@ -15,6 +15,7 @@ from headwise.benchmarks import peak, peers
 from headwise.benchmarks.cases import NotRunError, Operation, Parameters
 from headwise.benchmarks.registry import ATTNREAD, BERTVIZ, EAGER, EVERYTHING, FUSED, PAGE, UNWATCHED, WATCHED
 from headwise.capture import watch
+from headwise.errors import InputError
 from headwise.models.opening import OpenedModel, open_model
 from headwise.profile import Profile
 
@@ -142,7 +143,9 @@ def _two_measures(layers: Iterable[Tensor]) -> None:
 
 
 def _text_config(opened: OpenedModel) -> Any:
-    config: Any = opened.model.config
+    config: Any = getattr(opened.model, "config", None)
+    if config is None:
+        raise InputError("headwise bench: --model: expected a model of transformers; this one has no config")
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 

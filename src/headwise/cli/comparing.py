@@ -2,6 +2,9 @@
 
 headwise compare before.headwise after.headwise
 headwise compare a.headwise b.headwise --measure entropy self_focus --csv differences.csv
+headwise compare --twins
+
+--twins compares two small models that are built in, trained alike with one head a layer and with eight.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING
 from headwise.cli.arguments import count
 from headwise.errors import InputError
 from headwise.models.places import user_path
+from headwise.profile.numbers import significant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from headwise.cli.outputs import Output
+    from headwise.profile import Profile
     from headwise.profile.comparisons import Comparison
     from headwise.profile.profiles import Info
 
@@ -32,17 +37,23 @@ _SIGNED = ("difference", "size")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headwise compare`."""
+    from headwise.cli import reading
     from headwise.cli.exports import STDOUT
 
-    parser.add_argument("a", metavar="A.headwise", help="what `headwise profile --save` wrote")
-    parser.add_argument("b", metavar="B.headwise", help="another one; differences are B - A")
+    parser.add_argument("a", metavar="A.headwise", nargs="?", help="what `headwise profile --save` wrote")
+    parser.add_argument("b", metavar="B.headwise", nargs="?", help="another one; differences are B - A")
+    parser.add_argument(
+        "--twins",
+        action="store_true",
+        help="compare the built-in twins, h = 1 and h = 8, on --text, --file or their own",
+    )
+    reading.add_arguments(parser)
     parser.add_argument("--measure", metavar="NAME", nargs="+", action="extend", help="only these (default: all)")
     parser.add_argument("--layers", metavar="LIST", help="only these: 0,3-5, or module paths")
     parser.add_argument(
         "--match",
         choices=("place", "layer"),
-        default="place",
-        help="place: head by head (default); layer: the heads of a layer together, for other head counts",
+        help="place: head by head (default); layer: the heads of a layer together, for other head counts (--twins)",
     )
     parser.add_argument("--alpha", metavar="P", type=_share, default=0.05, help="the level of chance (default: 0.05)")
     parser.add_argument(
@@ -70,17 +81,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load both profiles, compare them, write what was asked for, print the rest."""
+    """Load both profiles, or make those of the twins; compare them, write what was asked for, print the rest."""
     from headwise import compare, load
-    from headwise.cli import outputs
+    from headwise.cli import outputs, reading
     from headwise.cli.exports import STDOUT
     from headwise.cli.profiling import parse_layers
 
-    paths = [_file(name) for name in (arguments.a, arguments.b)]
+    paths = _files(arguments)
     layers = parse_layers(arguments.layers)
+    text = reading.text_of(arguments)
     files = {"--json": None if arguments.json == STDOUT else arguments.json, "--csv": arguments.csv}
-    planned = outputs.plan(files, force=arguments.force, reads=paths)
-    a, b = map(load, paths)
+    reads = [*paths, *([user_path(arguments.file)] if arguments.file not in (None, "-") else [])]
+    planned = outputs.plan(files, force=arguments.force, reads=reads)
+    arguments.match = arguments.match or ("layer" if arguments.twins else "place")
+    a, b = _twins(arguments, text) if arguments.twins else map(load, paths)
     try:
         comparison = compare(
             a,
@@ -103,6 +117,43 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(comparison, table, arguments, planned)
     return 0
+
+
+def _files(arguments: argparse.Namespace) -> list[Path]:
+    """The files to compare; none for the twins.
+
+    Raises:
+        InputError: Not two files that exist, or what does not go together.
+    """
+    given = [name for name in (arguments.a, arguments.b) if name is not None]
+    if arguments.twins:
+        if given:
+            raise InputError(f"--twins compares two models that are built in; leave out {given[0]}, or --twins")
+        return []
+    if len(given) < 2:
+        raise InputError("two profiles are required: A.headwise B.headwise; or --twins (see headwise compare --help)")
+    if arguments.text is not None or arguments.file is not None:
+        name = "--file" if arguments.text is None else "--text"
+        raise InputError(f"{name} is what the twins read: it goes with --twins; profiles have read their text")
+    return [_file(name) for name in given]
+
+
+def _twins(arguments: argparse.Namespace, text: str | None) -> tuple[Profile, Profile]:
+    """Profiles of the built-in twins on one text; from here on their names stand where files would."""
+    from headwise.cli import reading, recording
+    from headwise.models.opening import open_model
+    from headwise.models.twins import NAMES
+
+    made = []
+    for name in NAMES:
+        opened = open_model(name, device="cpu")
+        recorded = recording.record(opened, reading.cut(opened, arguments, text))
+        if recorded.stopped:  # two profiles of different texts would say nothing of the twins
+            raise KeyboardInterrupt
+        recorded.profile.info.update({"model": opened.name, "dtype": opened.dtype, "source": reading.source(arguments)})
+        made.append(recorded.profile)
+    arguments.a, arguments.b = NAMES
+    return made[0], made[1]
 
 
 def _file(name: str) -> Path:
@@ -178,7 +229,7 @@ def _show(
 
 
 def _about(file: str, sequences: int, info: Info) -> str:
-    facts = [str(info[name]) for name in _FACTS if info.get(name)]
+    facts = [str(info[name]) for name in _FACTS if info.get(name) and info[name] != file]
     count = f"{sequences:,} sequence{'s' if sequences != 1 else ''}"
     return f"{file} ({', '.join([*facts, count])})"
 
@@ -200,14 +251,14 @@ def _grid(table: pd.DataFrame, correction: str, alpha: float) -> Table:
         p = float(row[f"p_{correction}"])
         cells = [_text(row["label"]), *(_text(row[key]) for key in keys), _text(row["measure"])]
         cells += [_text(_number(float(row[name]), signed=name in _SIGNED)) for name in numbers]
-        grid.add_row(*cells, _text(_number(p, signed=False)), style="" if p <= alpha else "dim")
+        grid.add_row(*cells, _text("-" if p != p else f"{p:.3g}"), style="" if p <= alpha else "dim")
     return grid
 
 
 def _number(value: float, *, signed: bool) -> str:
     if value != value:
         return "-"
-    return f"{value:{'+' if signed else ''}.3g}"
+    return f"{value:+.3g}" if signed else significant(value)
 
 
 def _share(value: str) -> float:

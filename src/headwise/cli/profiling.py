@@ -1,7 +1,9 @@
 """Measure what each attention head does while a model reads a text: heads, not time.
 
-MODEL is a hub name, a folder as save_pretrained writes it, or a .gguf file.
+MODEL is a hub name, a folder as save_pretrained writes it, or a .gguf file. Without one, a small model that is built in
+reads (twins:h8; twins:h1 has one head a layer), and needs neither a text nor a network.
 
+  headwise profile
   headwise profile bert-base-uncased --text "The animal did not cross the street."
   headwise profile ./my-model --file notes.txt --out report.html --save run.headwise
 """
@@ -12,13 +14,15 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headwise.cli.arguments import count
+from headwise.cli.arguments import count, size
 from headwise.errors import InputError, ModelError
 from headwise.models.places import user_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headwise.cli.recording import Recording
     from headwise.cli.windows import Windows
     from headwise.models.opening import OpenedModel
@@ -26,14 +30,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headwise profile`."""
-    from headwise.cli import exports
+    from headwise.cli import exports, reading
 
-    parser.add_argument("model", metavar="MODEL", help="hub name, folder or .gguf file")
-    text = parser.add_mutually_exclusive_group(required=True)
-    text.add_argument("--text", action=_Once, help="what the model reads")
-    text.add_argument(
-        "--file", action=_Once, metavar="FILE", help="a UTF-8 text, cut into windows; - is standard input"
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="hub name, folder, .gguf file, twins:h1 or twins:h8 (the default)"
     )
+    reading.add_arguments(parser)
     exports.add_arguments(parser, save=True)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps (default: auto)")
     parser.add_argument(
@@ -52,6 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fuse", action="store_true", help="let one kernel give output and statistics: faster, on CPUs"
     )
     parser.add_argument("--verify", action="store_true", help="compare weights times values with the model's output")
+    parser.add_argument(
+        "--keep",
+        choices=("qk", "qkv"),
+        help="keep in the profile what the exact weights of every head are made from; qkv: the values too",
+    )
+    parser.add_argument(
+        "--keep-limit", metavar="SIZE", type=size, default="1GB", help="how much of it, as in 200MB (default: 1GB)"
+    )
     parser.add_argument("--trust-remote-code", action="store_true", help="let the model's repository run its own code")
     parser.add_argument(
         "--allow-pickle",
@@ -62,23 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, open the model, record, write, print."""
-    from headwise.cli import exports, recording, soundness, tables, windows
+    from headwise.cli import exports, reading, recording, soundness, tables
     from headwise.cli.failures import INTERRUPTED, say
 
     layers = parse_layers(arguments.layers)
     measures = parse_measures(arguments.measures)
-    if arguments.text is not None:
-        if arguments.window is not None:
-            raise InputError("--window cuts a --file; --text is read whole")
-        text = windows.checked(arguments.text, "--text")
-    else:
-        text = windows.read_text(arguments.file)
+    notes = _built_in(arguments)
+    if arguments.window is not None and arguments.file is None:
+        raise InputError("--window cuts a --file; --text is read whole")
+    text = reading.text_of(arguments)
     planned = exports.plan(arguments, reads=_reads(arguments))
     opened = _open(arguments)
-    if arguments.text is not None:
-        cut = windows.whole(opened, text)
-    else:
-        cut = windows.cut(opened, text, arguments.window)
+    cut = reading.cut(opened, arguments, text, arguments.window)
     recorded = recording.record(
         opened,
         cut,
@@ -87,11 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
         measures=measures,
         fuse=arguments.fuse,
         verify=arguments.verify,
+        keep=arguments.keep,
+        keep_limit=arguments.keep_limit,
     )
     profile = recorded.profile
     soundness.require_sound(profile, opened, layers)
-    source = "--text" if arguments.text is not None else "stdin" if arguments.file == "-" else arguments.file
-    profile.info.update(_facts(opened, cut, recorded, source))
+    profile.info.update(_facts(opened, cut, recorded, reading.source(arguments), notes))
     exports.write(planned, profile)
     if arguments.json == exports.STDOUT:
         sys.stdout.write(exports.as_json(profile))
@@ -154,15 +160,33 @@ def parse_measures(value: str | None) -> str | list[str]:
     return names
 
 
-class _Once(argparse.Action):
-    """An option that may be given once: a second one would silently replace the first."""
+def _built_in(arguments: argparse.Namespace) -> list[str]:
+    """Name the model that is built in where none was given; what the user should know of that.
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option} was given twice; to read several texts, write them to a --file, or profile each")
-        setattr(namespace, self.dest, values)
+    Raises:
+        InputError: A model was given, and nothing to read; or `--json` took the model for its file.
+    """
+    from headwise.cli.exports import STDOUT
+    from headwise.models.twins import DEFAULT, is_twin
+
+    given = arguments.model
+    if given is None:
+        if arguments.json not in (None, STDOUT) and not arguments.json.endswith(".json"):
+            raise InputError(
+                f"--json {arguments.json}: no MODEL was given, and --json takes the next word as its FILE: put it "
+                "last; or, for the built-in model, give a file that ends in .json"
+            )
+        arguments.model = DEFAULT
+    no_text = arguments.text is None and arguments.file is None
+    if not is_twin(arguments.model):
+        if no_text:
+            raise InputError(
+                f"one of the arguments --text --file is required: what is {given} to read? "
+                "(see headwise profile --help)"
+            )
+        return []
+    model = f"{arguments.model}, a small model of bytes that is built into headwise"
+    return [f"no MODEL was named, so this is {model}" if given is None else f"this is {model}"]
 
 
 def _reads(arguments: argparse.Namespace) -> list[Path]:
@@ -193,9 +217,11 @@ def _shown(name: str) -> str:
     return "/".join(path.resolve().parts[-2:] if path.is_dir() else path.parts[-1:]) if path.exists() else name
 
 
-def _facts(opened: OpenedModel, cut: Windows, recorded: Recording, source: str) -> dict[str, str | int | float]:
+def _facts(
+    opened: OpenedModel, cut: Windows, recorded: Recording, source: str, notes: Sequence[str]
+) -> dict[str, str | int | float]:
     """What a page and a table say about the run."""
-    notes = list(opened.notes)
+    notes = [*notes, *opened.notes]
     if cut.why:
         notes.append(f"windows have {cut.why}")
     if opened.kind == "encoder-decoder":
@@ -207,7 +233,7 @@ def _facts(opened: OpenedModel, cut: Windows, recorded: Recording, source: str) 
         "kind": opened.kind,
         "dtype": opened.dtype,
         "device": str(opened.device),
-        "attention": str(getattr(opened.model.config, "_attn_implementation", None) or ""),
+        "attention": str(getattr(getattr(opened.model, "config", None), "_attn_implementation", None) or ""),
         "source": _shown(source),
         "windows": recorded.windows,
         "window": cut.length,

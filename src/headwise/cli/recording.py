@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import HeadwiseError, InputError, ModelError
+from headwise.profile.kept import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,8 @@ def record(
     measures: str | list[str] = "default",
     fuse: bool = False,
     verify: bool = False,
+    keep: str | None = None,
+    keep_limit: int | str = LIMIT,
 ) -> Recording:
     """Run the model over every window.
 
@@ -63,7 +66,14 @@ def record(
 
     try:
         watching = headwise.watch(
-            opened.model, measures=measures, layers=layers, fuse=fuse, verify=verify, tokenizer=opened.tokenizer
+            opened.model,
+            measures=measures,
+            layers=layers,
+            fuse=fuse,
+            verify=verify,
+            tokenizer=opened.tokenizer,
+            keep=keep,
+            keep_limit=keep_limit,
         )
     except ValueError as error:  # a module path that the model does not have
         raise InputError(f"--layers: {str(error).removeprefix('layers: ')}") from error

@@ -13,7 +13,7 @@ not given are the task's own.
   headwise study --task text --data corpus.txt --heads 1,2,4,8 --seeds 3 --out my-study
   headwise study --task translation --data train.en.gz train.de.gz --jobs 2
   headwise study --out my-study --resume
-  headwise study --verdict my-study another-study --json verdict.json
+  headwise study --verdict my-study another-study --json verdict.json --page verdict.html
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task", metavar="TASK", help=f"lookup, text, digits, translation or mymodule:Task (default: {TASK})"
     )
     # What is not given is as the task has it, so that resuming can tell what was given.
-    parser.add_argument("--data", metavar="FILE", nargs="+", help="the files that the task reads")
+    parser.add_argument(
+        "--data", metavar="FILE", nargs="+", help="the files that the task reads; with --resume: where they are now"
+    )
     parser.add_argument("--option", metavar="NAME=VALUE", action="append", help="an option of the task")
     parser.add_argument("--heads", metavar="LIST", type=_list, help="numbers of heads (default: 1,2,4,8,16)")
     parser.add_argument("--regimes", metavar="LIST", help="fixed_width,fixed_head_size (default: both)")
@@ -83,7 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verdict", metavar="FOLDER", nargs="*", help="say what these studies (default: the one in --out) answer"
     )
     parser.add_argument("--json", metavar="FILE", help="write the verdict, with all its numbers")
-    parser.add_argument("--force", action="store_true", help="replace the file of --json if it exists")
+    parser.add_argument("--page", metavar="FILE", help="write the verdict as an offline page, with plots and weights")
+    parser.add_argument("--force", action="store_true", help="replace the files of --json and --page if they exist")
     parser.add_argument("--lang", choices=("en", "zh"), help="language of the verdict (default: the locale's)")
 
 
@@ -91,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan or resume, run, print; or tell the verdict."""
     if arguments.verdict is not None:
         return _judge(arguments)
-    for name in ("json", "force", "lang"):
+    for name in ("json", "page", "force", "lang"):
         if getattr(arguments, name):
             raise InputError(f"--{name}: belongs to --verdict; give that too, or leave it out")
     from rich.console import Console
@@ -167,7 +170,9 @@ def _resumed(arguments: argparse.Namespace, folder: StudyFolder) -> Plan:
     Raises:
         InputError: There is none, its data changed, or something was given that the plan says.
     """
-    given = [name for name in _PLANNED if getattr(arguments, name) is not None and name != "task"]
+    from headwise.studies import tasks
+
+    given = [name for name in _PLANNED if getattr(arguments, name) is not None and name not in ("task", "data")]
     if given:
         raise InputError(
             f"--{given[0].replace('_', '-')}: a study that goes on keeps its plan ({folder.plan_file}); leave it out, "
@@ -176,8 +181,12 @@ def _resumed(arguments: argparse.Namespace, folder: StudyFolder) -> Plan:
     plan = folder.plan()
     if arguments.task is not None and arguments.task != plan.task:
         raise InputError(f"--task {arguments.task}: the study in {folder.path} is of the task {plan.task}")
-    plan.check_data()
-    return plan
+    if arguments.data is None:
+        plan.check_data()
+        return plan
+    # The files have moved, or the study came from elsewhere.
+    kind = tasks.find(plan.task)
+    return plan.with_data(kind.files([user_path(name) for name in arguments.data]))
 
 
 def _judge(arguments: argparse.Namespace) -> int:
@@ -195,6 +204,7 @@ def _judge(arguments: argparse.Namespace) -> int:
     from headwise.cli.lesson import default_language
     from headwise.profile.writing import json_value
     from headwise.studies import evidence, telling
+    from headwise.studies.page import document, drawing
     from headwise.studies.verdict import verdict_of
 
     of_training = [name for name in (*_PLANNED, "jobs") if name != "task" and getattr(arguments, name) is not None]
@@ -204,14 +214,22 @@ def _judge(arguments: argparse.Namespace) -> int:
     if arguments.verdict and (arguments.out is not None or arguments.task is not None):
         raise InputError("--verdict FOLDER: the folders are named there; leave out --out and --task")
     paths = [user_path(name) for name in arguments.verdict] or [_out(arguments)]
-    planned = outputs.plan({"--json": arguments.json}, force=arguments.force)
-    with Console(file=sys.stderr).status("") as status:
-        verdict = verdict_of(evidence.read(paths, status.update))
+    planned = outputs.plan({"--json": arguments.json, "--page": arguments.page}, force=arguments.force)
+    if arguments.page is not None:
+        drawing.require()
     language = cast(telling.Language, arguments.lang or default_language(os.environ))
-    outputs.write(
-        planned,
-        {"--json": lambda: (json.dumps(json_value(verdict.to_json()), indent=1, allow_nan=False) + "\n").encode()},
-    )
+    with Console(file=sys.stderr).status("") as status:
+        reads = evidence.read(paths, status.update)
+        verdict = verdict_of(reads)
+        outputs.write(
+            planned,
+            {
+                "--json": lambda: (
+                    json.dumps(json_value(verdict.to_json()), indent=1, allow_nan=False) + "\n"
+                ).encode(),
+                "--page": lambda: document.page(paths, reads, language, status.update).encode(),
+            },
+        )
     console = Console(highlight=False)
     # A number that is cut off would be another number: lines may be longer than the terminal is wide.
     wide = Console(highlight=False, width=max(console.width, WIDTH))
@@ -223,6 +241,9 @@ def _judge(arguments: argparse.Namespace) -> int:
             console.print(Text(part), soft_wrap=True)
         else:
             wide.print(part)
+    for output in planned:
+        if output.flag == "--page":
+            console.print(Text(f"Wrote {output.path}"), soft_wrap=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Open a model by hub name, from a folder, or from a GGUF file, ready to be watched."""
+"""Open a model by hub name, from a folder, from a GGUF file, or one that is built in, ready to be watched."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from headwise.errors import InputError
+from headwise.models import twins
+from headwise.models.byte_tokens import ByteTokenizer
 from headwise.models.devices import pick
 from headwise.models.lengths import max_length
 from headwise.models.loading import hub_answers, load, load_tokenizer
@@ -88,7 +90,7 @@ def open_model(
     """Open a model for reading: evaluation mode, no cache of keys and values, no language-model head.
 
     Args:
-        name: A hub name, a folder as save_pretrained writes it, or a .gguf file.
+        name: A hub name, a folder as save_pretrained writes it, a .gguf file, or a built-in twin (`twins:h8`).
         device: "auto" (CUDA, then MPS, then CPU) or a torch device.
         dtype: "auto" (as stored; a GGUF file: float32) or float32, bfloat16, float16, float64.
         attn_implementation: Passed on to transformers; None leaves the choice to it.
@@ -99,10 +101,12 @@ def open_model(
         InputError: There is no such model, or it cannot be opened as asked.
         MissingPackageError: An optional package is needed.
     """
-    place = locate(name, allow_pickle=allow_pickle)
+    place = None if twins.is_twin(name) else locate(name, allow_pickle=allow_pickle)
     if dtype != "auto" and dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}: expected auto, {', '.join(DTYPES)}")
     target = pick(device)
+    if place is None:
+        return _twin(name, target, dtype, attn_implementation)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     if place.gguf_file:
         options["gguf_file"] = place.gguf_file
@@ -123,6 +127,15 @@ def open_model(
         notes=_notes(name, model, missing),
         no_tokenizer=no_tokenizer,
     )
+
+
+def _twin(name: str, device: torch.device, dtype: str, attn_implementation: str | None) -> OpenedModel:
+    import torch
+
+    if attn_implementation is not None:
+        raise InputError(f"--attn-implementation is for models of transformers; {name} has headwise's own layers")
+    model = twins.read_twin(name, None if dtype == "auto" else getattr(torch, dtype)).to(device)
+    return OpenedModel(model, ByteTokenizer(), name, model.embedded.positions.num_embeddings, "decoder")
 
 
 def _kind(config: Any) -> Kind:

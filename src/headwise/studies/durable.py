@@ -41,9 +41,9 @@ def replace(path: Path, data: bytes) -> None:
             raise
 
 
-def replace_json(path: Path, value: Any) -> None:
+def replace_json(path: Path, value: Any, indent: int | None = 1) -> None:
     """Make `path` hold a value as JSON; NaN and infinities become null, which every reader knows."""
-    replace(path, (json.dumps(json_value(value), indent=1, allow_nan=False) + "\n").encode())
+    replace(path, (json.dumps(json_value(value), indent=indent, allow_nan=False) + "\n").encode())
 
 
 def append_line(path: Path, value: Any) -> None:

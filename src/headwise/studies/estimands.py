@@ -25,19 +25,13 @@ number of the untrained models shows how much of that there is, and is taken off
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from headwise.errors import FileFormatError, InputError
-
 if TYPE_CHECKING:
     from headwise.profile import Profile
-    from headwise.studies.folders import RunFolder, StudyFolder
-    from headwise.studies.plans import Plan
 
 State: TypeAlias = Literal["trained", "untrained"]
 ByHead: TypeAlias = dict[int, dict[int, float]]
@@ -145,118 +139,3 @@ def by_layer(profile: Profile, estimand: str) -> dict[int, float]:
     """An estimand of each layer of self-attention."""
     of_heads, joined = MEASURED[estimand]
     return {layer: joined(iter(heads.values())) for layer, heads in of_heads(profile).items()}
-
-
-class Where(NamedTuple):
-    """Which number it is: of a run, trained or not; of a layer, or (None) of all."""
-
-    estimand: str
-    regime: str
-    heads: int
-    seed: int
-    state: State = "trained"
-    layer: int | None = None
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """What the complete runs of a study came to.
-
-    Attributes:
-        label: What tells it from other studies: its task, and what differs from the task's own settings.
-        plan: Its plan.
-        values: The estimands; one that is undefined is absent.
-        lifts: `self_lift` by positions, of trained models.
-        missing: Runs that are not complete, each with what is known of why.
-        score_name: Which score; "" where no run is complete.
-        higher_is_better: Whether more of it is better.
-    """
-
-    label: str
-    plan: Plan
-    values: dict[Where, float] = field(default_factory=dict)
-    lifts: dict[tuple[str, int, int], dict[Span, float]] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    score_name: str = ""
-    higher_is_better: bool = True
-
-    @property
-    def is_control(self) -> bool:
-        """Whether it is a study with other initial weights, which is not counted among the tasks."""
-        return self.plan.init != "fused"
-
-
-def numbers_of(folder: StudyFolder) -> Numbers:
-    """Read all complete runs of a study.
-
-    Raises:
-        InputError: There is no study.
-        FileFormatError: A file is damaged.
-    """
-    plan = folder.plan()
-    values: dict[Where, float] = {}
-    lifts: dict[tuple[str, int, int], dict[Span, float]] = {}
-    missing: list[str] = []
-    score_name, higher = "", True
-    for run in folder.runs():
-        if not run.is_complete:
-            missing.append(f"{run.key} ({_why(run)})")
-            continue
-        key, final = run.key, run.final()
-        try:
-            score_name, higher = str(final["score_name"]), bool(final["higher_is_better"])
-            states: tuple[tuple[State, object, object], ...] = (
-                ("trained", final["heldout_loss"], final["score"][score_name]),
-                ("untrained", final["start"]["heldout_loss"], final["start"]["score"].get(score_name)),
-            )
-        except (KeyError, TypeError) as error:
-            raise FileFormatError(f"{run.final_file}: is damaged: {error} is missing") from None
-        for state, loss, score in states:
-            for name, value in zip(FINAL, (loss, score), strict=True):
-                if isinstance(value, int | float) and math.isfinite(value):
-                    values[Where(name, key.regime, key.heads, key.seed, state)] = float(value)
-        profile = run.profile()
-        values |= _of_profile(profile, run, "trained")
-        values |= _of_profile(run.start_profile(), run, "untrained")
-        lifts[key.regime, key.heads, key.seed] = lift_by_position(profile)
-    return Numbers(label_of(plan), plan, values, lifts, tuple(missing), score_name, higher)
-
-
-def _of_profile(profile: Profile, run: RunFolder, state: State) -> dict[Where, float]:
-    key = run.key
-    found: dict[Where, float] = {}
-    for estimand in MEASURED:
-        layers = by_layer(profile, estimand)
-        for layer, value in layers.items():
-            found[Where(estimand, key.regime, key.heads, key.seed, state, layer)] = value
-        if layers:
-            found[Where(estimand, key.regime, key.heads, key.seed, state)] = fmean(layers.values())
-    return found
-
-
-def _why(run: RunFolder) -> str:
-    if run.error() is not None:
-        return "failed"
-    return "begun" if run.log() else "not begun"
-
-
-def label_of(plan: Plan) -> str:
-    """What tells a study from another: `text on corpus.txt`, `lookup, asked=4`, `digits, init=per_head`."""
-    from headwise.studies import tasks
-
-    parts = [plan.task + (f" on {_files(plan)}" if plan.data else "")]
-    try:
-        defaults: Mapping[str, object] = tasks.find(plan.task).options
-    except InputError:  # a task of the user's own, whose module is not at hand
-        defaults = {}
-    parts += [f"{name}={value}" for name, value in plan.options.items() if value != defaults.get(name)]
-    if plan.init != "fused":
-        parts.append(f"init={plan.init}")
-    return ", ".join(parts)
-
-
-def _files(plan: Plan) -> str:
-    from pathlib import PurePath
-
-    names = [PurePath(one.path).name for one in plan.data]
-    return ", ".join(names) if len(names) <= 2 else f"{len(names)} files ({names[0]}, ...)"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from headwise.errors import InputError
 from headwise.studies.claims import REGIME
-from headwise.studies.estimands import numbers_of
 from headwise.studies.folders import StudyFolder
+from headwise.studies.numbers import numbers_of
 from headwise.studies.resplit import Cutting
 from headwise.studies.verdict import Read
 
@@ -54,12 +54,9 @@ def _read(folder: StudyFolder) -> Read:
     if len(plan.heads) == 1 and 1 in plan.heads:
         notes.append("it has runs with one head alone")
     recuts: dict[tuple[int, str, Cutting], float] = {}
-    for run in folder.complete():
-        if (run.key.regime, run.key.heads) == (REGIME, 1):
-            final = run.final()
-            for one in final.get("recut") or ():
-                if one["value"] is not None:
-                    recuts[run.key.seed, one["estimand"], Cutting(one["heads"], one["scale"])] = one["value"]
-            if "recut_failed" in final:
-                notes.append(f"its single heads could not be cut anew: {final['recut_failed']}")
+    for key, facts in numbers.facts.items():
+        if (key.regime, key.heads) == (REGIME, 1):
+            recuts |= {(key.seed, estimand, cut): value for (estimand, cut), value in facts.recut.items()}
+            if facts.recut_failed:
+                notes.append(f"its single heads could not be cut anew: {facts.recut_failed}")
     return Read(numbers, recuts, tuple(dict.fromkeys(notes)))

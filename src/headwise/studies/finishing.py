@@ -14,7 +14,7 @@ from torch import nn
 from headwise.effects.repeating import induction_scores
 from headwise.layer import MultiHeadAttention
 from headwise.profile.writing import json_value
-from headwise.studies import durable, measuring, resplit
+from headwise.studies import durable, facts, measuring, resplit
 from headwise.studies.checkpoints import Checkpoint
 from headwise.studies.claims import REGIME
 from headwise.studies.folders import RunFolder
@@ -42,7 +42,7 @@ def finish(plan: Plan, key: RunKey, task: Task, folder: RunFolder, model: nn.Mod
     model.eval()
     profile = measuring.profile_of(model, task, measuring.KEPT)
     log = folder.log()
-    facts = {
+    final = {
         **about(plan, key, model),
         **{name: log[-1][name] for name in ("train_loss", "heldout_loss", "score")},
         "score_name": task.score_name,
@@ -58,7 +58,8 @@ def finish(plan: Plan, key: RunKey, task: Task, folder: RunFolder, model: nn.Mod
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     durable.replace(folder.model_file, packed_tensors(tensors, metadata={"key": str(key), "plan": plan.digest}))
     durable.replace(folder.profile_file, measuring.packed(profile))
-    durable.replace_json(folder.final_file, facts)
+    durable.replace_json(folder.facts_file, facts.made(final, log, profile, folder.start_profile()).to_json())
+    durable.replace_json(folder.final_file, final)
 
 
 def about(plan: Plan, key: RunKey, model: nn.Module) -> dict[str, Any]:

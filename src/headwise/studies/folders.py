@@ -12,8 +12,12 @@
                                        keys and pairs of heads (`.pairs("bc")`), and can tell roles (`.roles()`)
         model.safetensors              the trained model
         tensorboard/                   curves, where they were asked for
+        facts.json                     what a verdict and its page need of all that (`headwise.studies.facts`)
         final.json                     what was measured at the end; written last: where it is, the run is complete
         error.txt                      the traceback, where the run failed; gone once it is tried again
+
+A run of which only `facts.json` is left counts as complete too: so studies are passed on, and go on elsewhere. Such a
+study has `maps.json` beside its plan: the weights that the page shows, which would need the models.
 
 An object of `log.jsonl`:
 
@@ -71,6 +75,11 @@ class StudyFolder:
         """Where the plan is."""
         return self.path / "plan.json"
 
+    @property
+    def maps_file(self) -> Path:
+        """Where the weights are that the page shows, if the models are not here."""
+        return self.path / "maps.json"
+
     def plan(self) -> Plan:
         """The plan.
 
@@ -109,11 +118,12 @@ class RunFolder:
         self.checkpoint_file, self.about_checkpoint = path / "checkpoint.safetensors", path / "checkpoint.json"
         self.start_file, self.profile_file = path / "start.headwise", path / "profile.headwise"
         self.model_file, self.error_file = path / "model.safetensors", path / "error.txt"
+        self.facts_file = path / "facts.json"
 
     @property
     def is_complete(self) -> bool:
         """Whether it has been trained and measured."""
-        return self.final_file.is_file()
+        return self.final_file.is_file() or (self.facts_file.is_file() and not self.checkpoint_file.is_file())
 
     def final(self) -> dict[str, Any]:
         """What was measured at the end."""

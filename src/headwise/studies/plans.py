@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from headwise.errors import FileFormatError, InputError
 from headwise.layer.multi_head import Init
+from headwise.models.transformer import Sizes
 from headwise.studies.formats import require_format
 from headwise.studies.tasks.protocol import Option, Settings
-from headwise.studies.transformer import Sizes
 
 Regime: TypeAlias = Literal["fixed_width", "fixed_head_size"]
 REGIMES: tuple[Regime, ...] = get_args(Regime)
@@ -137,10 +137,10 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """What tells this plan from any other. Data are what they hold, wherever they lie."""
+        """What tells this plan from any other. Data are what they hold, wherever they lie, whatever they are called."""
         values = self.to_json()
         for one in values["data"]:
-            one["path"] = Path(one["path"]).name
+            del one["path"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def sizes(self, key: RunKey) -> Sizes:
@@ -168,6 +168,21 @@ class Plan:
                     f"--data {one.path}: has changed since the study was planned, so runs would not be comparable: "
                     "put the old file back, or start another study"
                 )
+
+    def with_data(self, paths: Sequence[Path]) -> Plan:
+        """The same plan, its data read from these files; they hold what the plan's own held.
+
+        Raises:
+            InputError: They are others.
+        """
+        found = tuple(data_file(path) for path in paths)
+        if [one.sha256 for one in found] != [one.sha256 for one in self.data]:
+            named = _listed([Path(one.path).name for one in self.data]) or "no files"
+            raise InputError(
+                f"--data: the study was planned with {named}; these hold something else: give the same files in the "
+                "same order"
+            )
+        return replace(self, data=found)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; those of `_LATER` only where they are not as they always were, so that digests stay."""

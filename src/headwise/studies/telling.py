@@ -70,10 +70,11 @@ _WORDS: dict[Language, dict[str, str]] = {
         "recut": "将训练好的单头的 Q、K、V 重新切分：各因素的效应",
     },
 }
-_LEVELS = (
+LEVELS = (
     "heldout_loss", "score", "self_lift", "own_largest", "self_focus", "least_self_focus", "most_self_focus",
     "entropy_ratio",
 )  # fmt: skip
+"""The numbers that are told for themselves, in this order."""
 
 
 def lines(verdict: Verdict, language: Language = "en") -> list[str]:
@@ -156,7 +157,7 @@ def _levels(title: str, levels: Sequence[Level], words: dict[str, str]) -> Table
     shown = _table(title, words["levels"], 1)
     found = {(one.regime, one.heads, one.estimand): one for one in levels}
     for regime, heads in dict.fromkeys((one.regime, one.heads) for one in levels):
-        own = [found.get((regime, heads, name)) for name in _LEVELS]
+        own = [found.get((regime, heads, name)) for name in LEVELS]
         before = found.get((regime, heads, "self_focus"))
         untrained = "-" if before is None or before.untrained is None else f"{before.untrained.mean:.3f}"
         shown.add_row(

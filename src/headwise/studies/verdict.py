@@ -25,8 +25,9 @@ from headwise.studies.claims import (
     agreed,
     to_a_degree,
 )
-from headwise.studies.estimands import FINAL, MEASURED, Numbers, Span, State, Where
+from headwise.studies.estimands import FINAL, MEASURED, Span, State
 from headwise.studies.findings import About, Answer, Finding, Level, Spread, Verdict
+from headwise.studies.numbers import Numbers, Where
 from headwise.studies.paired import Word
 
 if TYPE_CHECKING:

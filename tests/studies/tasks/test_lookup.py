@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from headwise.errors import InputError
+from headwise.models.transformer import Decoder, Sizes
 from headwise.studies.tasks.lookup import Lookup
 from headwise.studies.tasks.protocol import IGNORED, Settings
 from headwise.studies.training import one_step
-from headwise.studies.transformer import Decoder, Sizes, build
+from headwise.studies.transformer import build
 
 
 def task(length: int = 9, batch: int = 8, **options: int) -> Lookup:

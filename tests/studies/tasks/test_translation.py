@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import InputError
+from headwise.models.transformer import EncoderDecoder, Sizes
 from headwise.studies import measuring
 from headwise.studies.tasks.protocol import IGNORED, Settings
-from headwise.studies.transformer import EncoderDecoder, Sizes, build
+from headwise.studies.transformer import build
 
 pytest.importorskip("tokenizers", reason="translation needs tokenizers")
 pytest.importorskip("sacrebleu", reason="translation needs sacrebleu")

@@ -42,8 +42,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headwise.models.transformer import Architecture
 from headwise.studies.seeding import generator
-from headwise.studies.transformer import Architecture
 
 __all__ = ["IGNORED", "Architecture", "Batch", "Defaults", "Option", "Settings", "Task"]
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import InputError
+from headwise.models.transformer import EncoderDecoder
 from headwise.studies.tasks import subwords
 from headwise.studies.tasks.protocol import IGNORED, Architecture, Batch, Defaults, Settings, Task
 from headwise.studies.tasks.subwords import END, PADDING, START, Subwords
-from headwise.studies.transformer import EncoderDecoder
 
 Pair: TypeAlias = tuple[list[int], list[int]]
 
