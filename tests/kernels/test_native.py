@@ -353,7 +353,10 @@ def test_of_equal_scores_the_first_is_the_largest(level: int, kind: str) -> None
         pytest.skip(f"this machine has no {LEVELS[level]}")
     B, H, N, M = 2, 2, 70, 211
     q, k = (torch.randint(-1, 2, (B, H, length, 4)).float() for length in (N, M))
-    more: dict[str, Any] = {"causal": kind if kind == "upper_left" else None, "window": 30 if kind == "window" else None}
+    more: dict[str, Any] = {
+        "causal": kind if kind == "upper_left" else None,
+        "window": 30 if kind == "window" else None,
+    }
     if kind == "keys":
         more["mask"] = (torch.arange(M) % 5 != 0)[None, None, None].expand(B, 1, 1, M)
     elif kind == "bias":
