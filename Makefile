@@ -3,6 +3,7 @@
 # make test-full   the slow tests too
 # make bench       the benchmarks; results go to benchmarks/results/
 # make docs        build the lesson that docs/ holds: page and notebook
+# make results     the verdict on the study that docs/results holds, and its pages
 # make lint        format check, lint, strict types
 PYTHON ?= python3
 VENV   := .venv
@@ -11,11 +12,12 @@ STAMP  := $(VENV)/.headwise-setup
 # The native kernel is compiled by the installation.
 NATIVE := hatch_build.py $(wildcard $(addprefix src/headwise/kernels/native/,*.h *.cpp building.py))
 
-.PHONY: setup demo test test-full bench docs lint format clean
+.PHONY: setup demo test test-full bench docs results lint format clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
+	@echo "Setting up $(VENV): installs torch and compiles the native kernel, which takes some minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
@@ -23,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 
 demo: $(STAMP)
 	$(BIN)/headwise profile --out report.html --force
-	@echo "Open report.html in a browser."
+	@echo "Open report.html in a browser. Next: $(BIN)/headwise compare --twins, or profile a model of your own."
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
@@ -37,6 +39,9 @@ bench: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/headwise lesson --lang en --out docs/lesson.html --force
 	$(BIN)/headwise lesson --lang en --out docs/lesson.ipynb --force
+
+results: $(STAMP)
+	$(BIN)/python -m scripts.results verdict
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check

@@ -1,26 +1,37 @@
-"""Finished runs for docs/results: what a verdict and its page need of each study, small enough to be kept.
+"""The study that docs/results holds: its finished runs, and the verdict on them.
 
-    python scripts/results.py results/lookup results/digits ...
+    python -m scripts.results keep results/lookup results/digits ...
+    python -m scripts.results verdict
 
-Each study's folder in docs/results gets its plan (data by their names alone), the facts of every complete run, and the
-weights that the page shows. `headwise study --verdict docs/results/*/` judges them, and `headwise study --out
-docs/results/NAME --resume --data ...` trains what is missing.
+`keep` gives each study a folder in docs/results: its plan (data by their names alone), the facts of every complete run,
+and the weights that the page shows. `verdict` judges all of them and writes verdict.json, the page in both languages,
+and the lines of README.md.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import shutil
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headwise.studies import durable, evidence
+from headwise.profile.writing import json_value
+from headwise.studies import durable, evidence, telling
+from headwise.studies.findings import Verdict
 from headwise.studies.folders import StudyFolder
+from headwise.studies.page.document import page
 from headwise.studies.page.gathered import gather
 from headwise.studies.page.maps import maps_of, to_json
 from headwise.studies.plans import DataFile
+from headwise.studies.verdict import Read, verdict_of
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
+PREPARED = ("subwords.json",)
+ORDER = ("lookup", "lookup-4", "digits", "shakespeare", "python", "translation", "lookup-per-head", "digits-per-head")
+"""In which studies are told of: that of the plan."""
+LANGUAGES: dict[telling.Language, str] = {"en": "verdict.html", "zh": "verdict.zh.html"}
 
 
 def keep(source: StudyFolder, target: StudyFolder) -> int:
@@ -35,7 +46,7 @@ def keep(source: StudyFolder, target: StudyFolder) -> int:
     target.path.mkdir(parents=True, exist_ok=True)
     data = tuple(DataFile(Path(one.path).name, one.sha256, one.size) for one in plan.data)
     durable.replace_json(target.plan_file, replace(plan, data=data).to_json())
-    for name in ("subwords.json",):
+    for name in PREPARED:
         if (source.path / name).exists():
             shutil.copyfile(source.path / name, target.path / name)
     (read,) = evidence.read([source.path])
@@ -48,11 +59,52 @@ def keep(source: StudyFolder, target: StudyFolder) -> int:
     return len(read.numbers.facts)
 
 
-def main(paths: list[str]) -> None:
-    """Keep the studies in these folders."""
-    for path in map(Path, paths):
+def kept(folder: Path = RESULTS) -> list[Path]:
+    """The studies in a folder, in the order in which they are told of."""
+    found = {path.parent.name: path.parent for path in folder.glob("*/plan.json")}
+    return sorted(found.values(), key=lambda path: (ORDER.index(path.name) if path.name in ORDER else len(ORDER), path))
+
+
+def judged(paths: Sequence[Path]) -> tuple[list[Read], Verdict]:
+    """What was read of the studies, and the verdict."""
+    reads = evidence.read(paths)
+    return reads, verdict_of(reads)
+
+
+def write(folder: Path = RESULTS) -> None:
+    """Write the verdict on the studies of a folder, its pages, and the lines of its README.md."""
+    paths = kept(folder)
+    reads, verdict = judged(paths)
+    text = json.dumps(json_value(verdict.to_json()), indent=1, allow_nan=False) + "\n"
+    (folder / "verdict.json").write_text(text, "utf-8")
+    readme = folder / "README.md"
+    told = readme.read_text("utf-8")
+    for language, name in LANGUAGES.items():
+        (folder / name).write_text(page(paths, reads, language), "utf-8")
+        told = with_answers(told, language, verdict)
+    readme.write_text(told, "utf-8")
+
+
+def with_answers(text: str, language: telling.Language, verdict: Verdict) -> str:
+    """A text with the answers in the place that it has for them."""
+    begin, end = f"<!-- answers: {language} -->\n", "<!-- end of answers -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    title, *lines = telling.lines(verdict, language)
+    return f"{before}{begin}{title}\n\n" + "".join(f"- {line}\n" for line in lines[:3]) + end + after
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Keep studies, or write the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("keep", "verdict"))
+    parser.add_argument("studies", nargs="*", type=Path, help="folders of studies, to keep")
+    asked = parser.parse_args(arguments)
+    if asked.what == "verdict":
+        write()
+    for path in asked.studies if asked.what == "keep" else ():
         print(f"{path.name}: {keep(StudyFolder(path), StudyFolder(RESULTS / path.resolve().name))} runs")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

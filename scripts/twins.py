@@ -39,7 +39,7 @@ PLACE = Path(__file__).parents[1] / "src" / "headwise" / "models" / "twins"
 STORED = torch.float16
 SIZES = {
     "heads": "1,8", "regimes": "fixed_width", "seeds": 1, "d-model": 128, "layers": 4, "d-ff": 384, "length": 256,
-    "batch": 8, "steps": 900, "warmup": 80, "learning-rate": 3e-3, "evaluate-every": 450, "threads": 1,
+    "batch": 8, "steps": 3000, "warmup": 150, "learning-rate": 3e-3, "evaluate-every": 500, "threads": 1,
 }  # fmt: skip
 AT_ONCE = 16
 """Held-out windows that are read at once."""

@@ -147,7 +147,8 @@ def _twins(arguments: argparse.Namespace, text: str | None) -> tuple[Profile, Pr
     made = []
     for name in NAMES:
         opened = open_model(name, device="cpu")
-        recorded = recording.record(opened, reading.cut(opened, arguments, text))
+        measures = "all" if arguments.measure else "default"
+        recorded = recording.record(opened, reading.cut(opened, arguments, text), measures=measures)
         if recorded.stopped:  # two profiles of different texts would say nothing of the twins
             raise KeyboardInterrupt
         recorded.profile.info.update({"model": opened.name, "dtype": opened.dtype, "source": reading.source(arguments)})
@@ -223,6 +224,8 @@ def _show(
         console.print(_text(f"and {len(table) - arguments.top:,} more: --top N, --csv FILE", style="dim"))
     console.print()
     legend = "size: difference in standard deviations of rows; se: clustered by sequence; p: corrected; -: undefined."
+    if comparison.match == "layer":
+        legend += " mean, least, most: over the heads of a layer; p is asked of means alone."
     console.print(_text(f"b - a. {legend}", style="dim"))
     for output in written:
         console.print(_text(f"Wrote {output.path}"), soft_wrap=True)

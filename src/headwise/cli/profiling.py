@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.window is not None and arguments.file is None:
         raise InputError("--window cuts a --file; --text is read whole")
     text = reading.text_of(arguments)
+    if arguments.keep and not arguments.save:
+        raise InputError("--keep: what is kept goes into the file of --save; give --save FILE.headwise too")
     planned = exports.plan(arguments, reads=_reads(arguments))
     opened = _open(arguments)
     cut = reading.cut(opened, arguments, text, arguments.window)

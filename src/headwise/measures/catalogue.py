@@ -119,7 +119,7 @@ BLOCK_MEASURES: tuple[Measure, ...] = (
     ),
     Measure(
         "value_first", "First value", "p_if |v_f| / sum_j p_ij |v_j|", "share", 0.0, "1",
-        "the first real key's share of what the row reads: small beside `first` where a sink holds no value",
+        "the first real key's share of what the row reads: small beside the weight on it where a sink holds no value",
         "Kobayashi et al. 2020",
     ),
     Measure(

@@ -11,8 +11,11 @@ from headwise.errors import InputError
 from headwise.studies.claims import REGIME
 from headwise.studies.folders import StudyFolder
 from headwise.studies.numbers import numbers_of
+from headwise.studies.paired import LEAST_SEEDS
 from headwise.studies.resplit import Cutting
 from headwise.studies.verdict import Read
+
+TOO_FEW = f"undecided because it has too few seeds; an answer takes {LEAST_SEEDS} or more (--seeds)"
 
 
 def read(paths: Sequence[Path], told: Callable[[str], None] = lambda _: None) -> list[Read]:
@@ -53,6 +56,8 @@ def _read(folder: StudyFolder) -> Read:
         notes.append("it has no runs with one head, against which the others are compared")
     if len(plan.heads) == 1 and 1 in plan.heads:
         notes.append("it has runs with one head alone")
+    if 0 < len({key.seed for key in numbers.facts}) < LEAST_SEEDS:
+        notes.append(TOO_FEW)
     recuts: dict[tuple[int, str, Cutting], float] = {}
     for key, facts in numbers.facts.items():
         if (key.regime, key.heads) == (REGIME, 1):

@@ -76,6 +76,6 @@ def test_an_interval_cannot_dwarf_the_values() -> None:
 def test_without_matplotlib_it_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(
-        MissingPackageError, match=r'need matplotlib; install it with: pip install "headwise\[bench\]"$'
+        MissingPackageError, match=r'need matplotlib; install it with: pip install "headwise\[study\]"$'
     ):
         drawing.require()

@@ -110,7 +110,9 @@ def _scope(reads: Sequence[Read], words: dict[str, Any]) -> str:
     plans = [read.numbers.plan for read in reads]
     runs = sum(len(read.numbers.plan.runs) - len(read.numbers.missing) for read in reads)
     count = words["studies_one"] if len(reads) == 1 else words["studies_many"].format(count=len(reads))
-    return str(words["scope"].format(runs=f"{runs:,}", studies=count, seeds=max(len(plan.seeds) for plan in plans)))
+    most = max(len(plan.seeds) for plan in plans)
+    seeds = words["seeds_one"] if most == 1 else words["seeds_many"].format(count=most)
+    return str(words["scope"].format(runs=f"{runs:,}", studies=count, seeds=seeds))
 
 
 def _missing(verdict: Verdict, words: dict[str, Any]) -> list[tuple[str, list[str]]]:
