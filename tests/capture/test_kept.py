@@ -188,6 +188,22 @@ def test_maps_pool_the_weights(how: str) -> None:
     torch.testing.assert_close(profile.map("L0H2", 64, how, sequence=1), p, rtol=1e-9, atol=1e-12)
 
 
+def test_a_map_of_sharp_rows_is_that_of_their_weights() -> None:
+    """Scores of hundreds in float32, whose rounding the lse does not share: no weight is above 1."""
+    call = make(N=70, M=70)
+    call = call.with_(q=call.q.float() * 30, k=call.k.float(), v=None)
+    profile = kept_of(call)
+    found = profile.map("L0H1", 70, "max")
+    assert float(found.max()) <= 1
+    torch.testing.assert_close(found, profile.weights("L0H1"), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1.5, 0, (4,), (4, 0), "4"])
+def test_a_size_that_is_none(size: Any) -> None:
+    with pytest.raises(ValueError, match="map: size: expected a whole number of rows and columns, or two; got"):
+        kept_of(make(N=7, M=7)).map("L0H0", size)
+
+
 # Of a model
 
 
@@ -559,7 +575,7 @@ def test_errors_say_what_to_do() -> None:
         with pytest.raises(ValueError, match="rows: expected a slice, an int, or a list of ints; got"):
             profile.weights("L0H0", rows)  # type: ignore[arg-type]
     for sequence in (2, -1):
-        with pytest.raises(ValueError, match=rf"expected a sequence from 0 to 1 of L0H0, .*; got {sequence}"):
+        with pytest.raises(ValueError, match=rf"expected a sequence of L0H0 that was kept, 0 to 1; got {sequence}"):
             profile.weights("L0H0", sequence=sequence)
     with pytest.raises(ValueError, match="L0H0 has no call 1; kept is call 0 in prefill"):
         profile.weights("L0H0", call=1)

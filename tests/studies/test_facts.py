@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
 from scripts.results import keep
 
+from headwise.cli import main
 from headwise.errors import FileFormatError, InputError
 from headwise.studies import evidence, facts, running
 from headwise.studies.facts import Facts, Number, facts_of
@@ -16,6 +18,7 @@ from headwise.studies.folders import StudyFolder
 from headwise.studies.planning import planned
 from headwise.studies.plans import RunKey
 from headwise.studies.resplit import Cutting
+from headwise.studies.summary import rows
 from headwise.studies.verdict import verdict_of
 
 KEY = RunKey("fixed_width", 1, 1)
@@ -94,6 +97,40 @@ def test_a_study_goes_on_elsewhere(tmp_path: Path) -> None:
     assert kept.run(RunKey("fixed_width", 2, 0)).model_file.exists()
 
 
+def test_the_command_goes_on_with_facts_alone(
+    study: StudyFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = StudyFolder(tmp_path / "kept")
+    keep(study, kept)
+    assert main(["study", "--out", str(kept.path), "--resume"]) == 0
+    told = capsys.readouterr().out
+    assert [row.losses for row in rows(kept)] == [row.losses for row in rows(study)]
+    for row in rows(study):
+        assert f"{statistics.fmean(row.losses):.4f}" in told
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"length": {}},
+        {"rows": [{"heads": 1, "more": 0, "maps": [{"head": 0, "self_focus": [], "image": ""}]}]},
+        {"seed": None},
+    ],
+)
+def test_damaged_maps_are_told(study: StudyFolder, change: dict[str, object]) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib (pip install headwise[study])")
+    from headwise.studies.page.gathered import gather
+    from headwise.studies.page.maps import from_json, maps_of, to_json
+
+    (read,) = evidence.read([study.path])
+    layers = maps_of(gather(study.path, read))
+    document = json.loads(json.dumps(to_json(layers)))
+    assert from_json(document) == layers
+    document["layers"][0] |= change
+    with pytest.raises(FileFormatError, match=r"maps\.json: is damaged"):
+        from_json(document)
+
+
 class _Quiet:
     def begins(self, key: RunKey) -> None: ...
 
@@ -111,6 +148,9 @@ class _Quiet:
         ({"schema": 9}, "is of format 9"),
         ({"values": [["a"]]}, "is damaged"),
         ({"heads": [["a", "trained", 0, [1], []]]}, "is damaged"),
+        ({"course": [[1, {"self_lift": -1}]]}, "is damaged"),
+        ({"course": [[1, []]]}, "is damaged"),
+        ({"lifts": [[1, 2, "a"]]}, "is damaged"),
     ],
 )
 def test_damaged_facts_are_told(study: StudyFolder, change: dict[str, object], words: str) -> None:

@@ -31,14 +31,12 @@ class Part(NamedTuple):
         rows: Which of the call's rows they are.
         start: Number of the call's first row among all rows of the head.
         place: The place.
-        lse: The call's lse `[1, 1, N]`.
     """
 
     call: AttentionCall
     rows: slice
     start: int
     place: Place
-    lse: Tensor
 
 
 def weights(looked: Looked, rows: list[int]) -> Tensor:
@@ -56,7 +54,7 @@ def pooled(looked: Looked, size: tuple[int, int], how: str) -> Tensor:
 
     def blocks() -> Iterator[WeightBlock]:
         for part in _parts(looked):
-            for block in weight_blocks(part.call, part.rows, part.lse):
+            for block in weight_blocks(part.call, part.rows):
                 rows = cast(slice, block.rows)
                 yield WeightBlock(
                     block.batch, slice(part.start + rows.start, part.start + rows.stop), block.keys, block.part, M
@@ -130,10 +128,10 @@ def _parts(looked: Looked, only: list[int] | None = None) -> Iterator[Part]:
                 continue
             if free:
                 cut = _call(looked, place, rows)
-                yield Part(cut, slice(0, rows.stop - r), start + r, place, _lse(place, looked.head, rows))
+                yield Part(cut, slice(0, rows.stop - r), start + r, place)
             else:
                 call = call or _call(looked, place, slice(0, N))
-                yield Part(call, rows, start, place, _lse(place, looked.head, slice(0, N)))
+                yield Part(call, rows, start, place)
         start += N
 
 
@@ -157,10 +155,6 @@ def _call(looked: Looked, place: Place, rows: slice) -> AttentionCall:
         window=call.window,
         hide_below=call.hide_below,
     )
-
-
-def _lse(place: Place, head: int, rows: slice) -> Tensor:
-    return tensor(place.call.lse, (slice(place.row, place.row + 1), slice(head, head + 1), rows))
 
 
 def _values(looked: Looked, place: Place) -> Tensor:

@@ -117,6 +117,8 @@ def head_map(
     from headwise.capture.kept_heads import pooled
 
     most = (size, size) if isinstance(size, int) else size
+    if not (isinstance(most, tuple) and len(most) == 2 and all(isinstance(one, int) and one > 0 for one in most)):
+        raise ValueError(f"map: size: expected a whole number of rows and columns, or two; got {size!r}")
     return pooled(look(profile, "map", head, sequence, call, phase), most, how)
 
 
@@ -257,8 +259,19 @@ def _missing(
     read = {number for one in of_layer for number in one.sequences}
     if read and sequence not in read:
         return ValueError(
-            f"{method}: expected a sequence from 0 to {max(read)} of {name}, as they were read; got {sequence}"
+            f"{method}: expected a sequence of {name} that was kept, {_spans(sorted(read))}; got {sequence}"
         )
     there = sorted({f"call {one.group.call} in {one.group.phase}" for one in of_layer})
     asked = f"call {call}" + (f" in {phase}" if phase else "")
     return ValueError(f"{method}: {name} has no {asked}; kept is {', '.join(there) or 'nothing of this layer'}")
+
+
+def _spans(numbers: list[int]) -> str:
+    """Numbers in ascending order as spans: "0 to 3, 5"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(f"{first} to {last}" if first != last else str(first) for first, last in spans)

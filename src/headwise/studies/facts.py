@@ -126,18 +126,21 @@ class Facts:
         try:
             heads: dict[tuple[str, State], ByHead] = {}
             for name, state, layer, numbers, values in document["heads"]:
-                heads.setdefault((name, state), {})[layer] = dict(zip(numbers, values, strict=True))
+                heads.setdefault((name, state), {})[layer] = dict(zip(numbers, map(float, values), strict=True))
             plain = {name: document[name] for name in _PLAIN}
             plain["roles"] = tuple((label, role) for label, role in plain["roles"])
             return cls(
-                values={Number(*number): value for *number, value in document["values"] if value is not None},
-                lifts={(start, end): value for start, end, value in document["lifts"]},
+                values={Number(*number): float(value) for *number, value in document["values"] if value is not None},
+                lifts={(int(start), int(end)): float(value) for start, end, value in document["lifts"]},
                 heads=heads,
-                course=tuple(Evaluation(step, of_heads) for step, of_heads in document["course"]),
+                course=tuple(
+                    Evaluation(int(step), {name: list(map(float, values)) for name, values in of_heads.items()})
+                    for step, of_heads in document["course"]
+                ),
                 recut={(name, Cutting(heads, scale)): value for name, heads, scale, value in document["recut"]},
                 **plain,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"{source}: is damaged: {error}") from None
 
 

@@ -39,7 +39,7 @@ An object of `final.json`:
     step_bytes (the most that the tensors of one training step hold at once, `headwise.studies.memory`)
     seconds, seconds_per_step (mean; both processor time), peak_bytes, threads, torch, headwise
 
-All but `seconds`, `seconds_per_step` and `peak_bytes` is the same, bit by bit, whenever a run is repeated on one
+All but `seconds`, `seconds_per_step` and `peak_bytes` is the same, number by number, whenever a run is repeated on one
 machine, also where it was killed and resumed. null stands for what is undefined.
 """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headwise.studies.facts import Facts, Number, facts_of
 from headwise.studies.folders import StudyFolder
 
 if TYPE_CHECKING:
@@ -36,29 +37,23 @@ class Row:
 
 def rows(folder: StudyFolder) -> list[Row]:
     """A row for each regime and number of heads of which a run is complete, in the order of the plan."""
-    finals: dict[tuple[str, int], list[dict[str, object]]] = {}
+    known: dict[tuple[str, int], list[Facts]] = {}
     for run in folder.complete():
-        finals.setdefault((run.key.regime, run.key.heads), []).append(run.final())
+        known.setdefault((run.key.regime, run.key.heads), []).append(facts_of(run))
     plan = folder.plan()
     return [
-        _row(regime, heads, finals[regime, heads])
+        _row(regime, heads, known[regime, heads])
         for regime in plan.regimes
         for heads in plan.heads
-        if (regime, heads) in finals
+        if (regime, heads) in known
     ]
 
 
-def _row(regime: str, heads: int, finals: list[dict[str, object]]) -> Row:
-    first = finals[0]
-    name = str(first["score_name"])
-    return Row(
-        regime,
-        heads,
-        int(str(first["d_k"])),
-        int(str(first["parameters"])),
-        tuple(_numbers(final["heldout_loss"] for final in finals)),
-        tuple(_numbers(_named(final["score"], name) for final in finals)),
+def _row(regime: str, heads: int, runs: list[Facts]) -> Row:
+    losses, scores = (
+        tuple(one.values.get(Number(name, "trained"), math.nan) for one in runs) for name in ("heldout_loss", "score")
     )
+    return Row(regime, heads, runs[0].d_k, runs[0].parameters, losses, scores)
 
 
 def table(folder: StudyFolder) -> Table:
@@ -66,7 +61,7 @@ def table(folder: StudyFolder) -> Table:
     from rich.table import Table
 
     shown = Table("regime", box=None, pad_edge=False)
-    names = {str(run.final()["score_name"]) for run in folder.complete()[:1]}
+    names = {facts_of(run).score_name for run in folder.complete()[:1]}
     for column in ("heads", "d_k", "parameters", "runs", "held-out loss", *names):
         shown.add_column(column, justify="right")
     for row in rows(folder):
@@ -81,12 +76,3 @@ def _spread(values: tuple[float, ...]) -> str:
     if len(values) < 2:
         return "".join(f"{value:.4f}" for value in values)
     return f"{statistics.fmean(values):.4f} (sd {statistics.stdev(values):.4f})"
-
-
-def _numbers(values: Iterator[object]) -> Iterator[float]:
-    for value in values:
-        yield float(str(value)) if value is not None else float("nan")
-
-
-def _named(scores: object, name: str) -> object:
-    return scores.get(name) if isinstance(scores, dict) else None

@@ -92,17 +92,25 @@ def from_json(document: Any, source: str = "maps.json") -> list[LayerMaps]:
     try:
         return [
             LayerMaps(
-                **{name: value for name, value in layer.items() if name not in ("tokens", "rows")},
-                tokens=tuple(map(str, layer["tokens"])),
-                rows=tuple(
-                    Row(row["heads"], tuple(HeadMap(**one) for one in row["maps"]), row["more"])
+                str(layer["name"]),
+                int(layer["seed"]),
+                int(layer["length"]),
+                int(layer["shown"]),
+                tuple(map(str, layer["tokens"])),
+                tuple(
+                    Row(int(row["heads"]), tuple(_head_map(one) for one in row["maps"]), int(row["more"]))
                     for row in layer["rows"]
                 ),
             )
             for layer in document["layers"]
         ]
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{source}: is damaged: {error}") from None
+
+
+def _head_map(one: dict[str, Any]) -> HeadMap:
+    focus = one["self_focus"]
+    return HeadMap(int(one["head"]), None if focus is None else float(focus), str(one["image"]))
 
 
 def maps_of(study: Gathered) -> list[LayerMaps]:
