@@ -198,7 +198,7 @@ def test_a_map_of_sharp_rows_is_that_of_their_weights() -> None:
     torch.testing.assert_close(found, profile.weights("L0H1"), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("size", [1.5, 0, (4,), (4, 0), "4"])
+@pytest.mark.parametrize("size", [1.5, (4,), (4, 0.5), "4"])
 def test_a_size_that_is_none(size: Any) -> None:
     with pytest.raises(ValueError, match="map: size: expected a whole number of rows and columns, or two; got"):
         kept_of(make(N=7, M=7)).map("L0H0", size)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from numbers import Integral
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -116,8 +117,8 @@ def head_map(
     """See `Profile.map`."""
     from headwise.capture.kept_heads import pooled
 
-    most = (size, size) if isinstance(size, int) else size
-    if not (isinstance(most, tuple) and len(most) == 2 and all(isinstance(one, int) and one > 0 for one in most)):
+    most = (size, size) if isinstance(size, Integral) else size
+    if not (isinstance(most, tuple) and len(most) == 2 and all(isinstance(one, Integral) for one in most)):
         raise ValueError(f"map: size: expected a whole number of rows and columns, or two; got {size!r}")
     return pooled(look(profile, "map", head, sequence, call, phase), most, how)
 
