@@ -21,9 +21,11 @@ from headwise.profile.writing import json_value
 from headwise.studies import durable, evidence, telling
 from headwise.studies.findings import Verdict
 from headwise.studies.folders import StudyFolder
-from headwise.studies.page.document import page
+from headwise.studies.page import answering
+from headwise.studies.page.document import page, renamed
 from headwise.studies.page.gathered import gather
 from headwise.studies.page.maps import maps_of, to_json
+from headwise.studies.page.words import texts
 from headwise.studies.plans import DataFile
 from headwise.studies.verdict import Read, verdict_of
 
@@ -81,17 +83,28 @@ def write(folder: Path = RESULTS) -> None:
     told = readme.read_text("utf-8")
     for language, name in LANGUAGES.items():
         (folder / name).write_text(page(paths, reads, language), "utf-8")
-        told = with_answers(told, language, verdict)
+        told = with_answers(told, language, paths, reads)
     readme.write_text(told, "utf-8")
 
 
-def with_answers(text: str, language: telling.Language, verdict: Verdict) -> str:
-    """A text with the answers in the place that it has for them."""
+def with_answers(text: str, language: telling.Language, paths: Sequence[Path], reads: Sequence[Read]) -> str:
+    """A text with the answers in the place that it has for them: a line for each claim, with what each study found."""
     begin, end = f"<!-- answers: {language} -->\n", "<!-- end of answers -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
-    title, *lines = telling.lines(verdict, language)
-    return f"{before}{begin}{title}\n\n" + "".join(f"- {line}\n" for line in lines[:3]) + end + after
+    words = texts(language)
+    own = renamed(paths, reads)
+    told = answering.first(verdict_of(own), {read.numbers.label: read for read in own}, words)
+    lines = [
+        " ".join(
+            [
+                f"- **{one.claim} {words['sums'][one.word].format(claim=words['short'][one.claim])}**",
+                *(f"{said.study}{words['colon']}{said.sentence}" for said in one.said),
+            ]
+        )
+        for one in told
+    ]
+    return f"{before}{begin}" + "".join(f"{line}\n" for line in lines) + end + after
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
