@@ -11,13 +11,11 @@ and the lines of README.md.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headwise.profile.writing import json_value
 from headwise.studies import durable, evidence, telling
 from headwise.studies.findings import Verdict
 from headwise.studies.folders import StudyFolder
@@ -77,8 +75,7 @@ def write(folder: Path = RESULTS) -> None:
     """Write the verdict on the studies of a folder, its pages, and the lines of its README.md."""
     paths = kept(folder)
     reads, verdict = judged(paths)
-    text = json.dumps(json_value(verdict.to_json()), indent=1, allow_nan=False) + "\n"
-    (folder / "verdict.json").write_text(text, "utf-8")
+    durable.replace_json(folder / "verdict.json", verdict.to_json())
     readme = folder / "README.md"
     told = readme.read_text("utf-8")
     for language, name in LANGUAGES.items():

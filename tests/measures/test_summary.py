@@ -210,7 +210,8 @@ def test_chunks_of_measures_change_nothing(
     statistics: RowStatistics, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = summarise(statistics, ALL)
-    monkeypatch.setattr(summary, "CHUNK_ELEMENTS", elements)
+    for limit in ("CHUNK_ELEMENTS", "REUSED_ELEMENTS"):
+        monkeypatch.setattr(summary, limit, elements)
     parts = summarise(statistics, ALL)
     for name in Part.__dataclass_fields__:
         assert torch.equal(getattr(parts, name), getattr(whole, name)), name

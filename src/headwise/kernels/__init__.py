@@ -3,7 +3,7 @@
 from headwise.kernels.chooser import KERNELS, Choice, choose, fused_attention, row_statistics
 from headwise.kernels.geometry import Geometry, geometry_of
 from headwise.kernels.native.moments import moments
-from headwise.kernels.native.tally import tally
+from headwise.kernels.native.tally import Tally, tally
 from headwise.kernels.protocol import Kernel, RowStatistics
 from headwise.kernels.tiles import Tile, weight_tile, working_dtype
 
@@ -13,6 +13,7 @@ __all__ = [
     "Geometry",
     "Kernel",
     "RowStatistics",
+    "Tally",
     "Tile",
     "choose",
     "fused_attention",

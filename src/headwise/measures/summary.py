@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.kernels import RowStatistics, moments, tally
-from headwise.kernels.native.tally import Tally
+from headwise.kernels import RowStatistics, Tally, moments, tally
 from headwise.measures.catalogue import OFFSETS, POSITION_BINS
 from headwise.measures.rows import FUNCTIONS, counted, nonfinite
 
-CHUNK_ELEMENTS = 1 << 18
-"""Numbers that are held at once: so few that their memory is used again, not fetched anew."""
+CHUNK_ELEMENTS = 1 << 22
+"""Numbers that are held at once."""
+REUSED_ELEMENTS = 1 << 18
+"""The same where the compiled kernel sums them: so few that their memory is used again, not fetched anew."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,10 @@ def summarise(
         The part; sequence c is batch row `c // S`, packed sequence `c % S`, with S packed sequences at most
         (S = 1 when nothing is packed).
     """
-    kinds = tally(s, OFFSETS, only) or _tally(s, only)
-    counts_rows = kinds.counted
-    bins, step = _bins(s), max(1, CHUNK_ELEMENTS // max(1, counts_rows.numel()))
+    compiled = tally(s, OFFSETS, only)
+    kinds = _tally(s, only) if compiled is None else compiled
+    counts_rows, bins = kinds.counted, _bins(s)
+    step = max(1, (CHUNK_ELEMENTS if compiled is None else REUSED_ELEMENTS) // max(1, counts_rows.numel()))
     chunks = [
         _moments(
             s, [FUNCTIONS[name](s).expand(counts_rows.shape) for name in measures[i : i + step]], counts_rows, bins
