@@ -54,13 +54,13 @@ def test_curves_for_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="curves need tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from headwise.studies.boards import FOLDER, Board
+    from headwise.studies.boards import Board
 
     run = StudyFolder(tmp_path).run(KEY)
     run.path.mkdir(parents=True)
     with Board(run, Silent()) as board:
         trained(small_plan(), tmp_path, watching=board)
-    events = EventAccumulator(str(run.path / FOLDER)).Reload()
+    events = EventAccumulator(str(run.boards)).Reload()
     log = run.log()
     curve = [(one.step, one.value) for one in events.Scalars("heldout_loss")]
     assert curve == [(entry["step"], pytest.approx(entry["heldout_loss"])) for entry in log]

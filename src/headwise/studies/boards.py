@@ -10,8 +10,6 @@ from headwise.errors import MissingPackageError
 from headwise.studies.folders import RunFolder, log_lines
 from headwise.studies.training import Watching
 
-FOLDER = "tensorboard"
-
 
 def require() -> None:
     """See that TensorBoard's writer is installed.
@@ -32,7 +30,7 @@ class Board:
 
         log = list(log_lines(folder.log_file))
         # What an earlier process wrote beyond its last evaluation is forgotten.
-        self._writer: Any = SummaryWriter(str(folder.path / FOLDER), purge_step=log[-1]["step"] + 1 if log else None)
+        self._writer: Any = SummaryWriter(str(folder.boards), purge_step=log[-1]["step"] + 1 if log else None)
         self._passed_to = passed_to
 
     def __enter__(self) -> Self:

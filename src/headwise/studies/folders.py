@@ -34,6 +34,7 @@ An object of `final.json`:
     score_ranks [{name, head, d_k, queries, keys, sequences, rank, bound, rank_99, stable_rank}]
     roles [{label, role, value, spread, evidence}] (the profile's; of induction heads by repeated random tokens)
     induction [{label, induction, induction_se}] (where the task's tokens are its model's own vocabulary; else null)
+    same_as (the key of another run of the plan, which is the same under another name: it was trained once)
     recut [{estimand, heads, scale, value}] (single heads of fixed width cut anew; else null), recut_failed (why not)
     unseen [{name, reason}] (attention that could not be measured)
     step_bytes (the most that the tensors of one training step hold at once, `headwise.studies.memory`)
@@ -119,6 +120,7 @@ class RunFolder:
         self.start_file, self.profile_file = path / "start.headwise", path / "profile.headwise"
         self.model_file, self.error_file = path / "model.safetensors", path / "error.txt"
         self.facts_file = path / "facts.json"
+        self.boards = path / "tensorboard"
 
     @property
     def is_complete(self) -> bool:

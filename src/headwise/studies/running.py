@@ -15,6 +15,7 @@ from headwise.studies import durable, tasks
 from headwise.studies.durable import DiskError
 from headwise.studies.folders import RunFolder, StudyFolder
 from headwise.studies.plans import Plan, RunKey
+from headwise.studies.sharing import twin_of
 from headwise.studies.workers import work
 
 LOCK = ".lock"
@@ -124,14 +125,14 @@ def run(plan: Plan, folder: StudyFolder, jobs: int, watching: Watching, *, tenso
     """
     outcome = Outcome()
     waiting: list[RunKey] = []
-    for key in plan.runs:
-        (outcome.complete if folder.run(key).is_complete else waiting).append(key)
+    for planned in plan.runs:
+        (outcome.complete if folder.run(planned).is_complete else waiting).append(planned)
     running: list[_Job] = []
     with _locked(folder):
         try:
             while waiting or running:
-                while waiting and len(running) < jobs:
-                    key = waiting.pop(0)
+                while len(running) < jobs and (key := _next(plan, waiting, running)):
+                    waiting.remove(key)
                     watching.begins(key)
                     running.append(_start(plan, folder, key, tensorboard))
                 for job in _ready(running):
@@ -145,6 +146,12 @@ def run(plan: Plan, folder: StudyFolder, jobs: int, watching: Watching, *, tenso
                 job.process.kill()
                 _close(job)
     return outcome
+
+
+def _next(plan: Plan, waiting: Sequence[RunKey], running: Sequence[_Job]) -> RunKey | None:
+    """The run to begin with; one that another under way will answer too waits for it."""
+    busy = {job.key for job in running}
+    return next((key for key in waiting if twin_of(plan, key) not in busy), None)
 
 
 def _start(plan: Plan, folder: StudyFolder, key: RunKey, tensorboard: bool) -> _Job:

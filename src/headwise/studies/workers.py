@@ -55,8 +55,11 @@ def work(
 
 def _train(plan: Plan, study: StudyFolder, run: RunFolder, tensorboard: bool, messages: Connection) -> None:
     from headwise.studies import tasks
+    from headwise.studies.sharing import taken_over
     from headwise.studies.training import train
 
+    if taken_over(plan, study, run):
+        return
     telling = Telling(messages)
     if tensorboard:
         from headwise.studies.boards import Board
