@@ -872,3 +872,23 @@ def test_another_number_of_heads_is_told() -> None:
         model(IDS)
     assert set(profile.table()["rows"]) == {14}
     assert [u.name for u in profile.unseen] == ["layers.0.attn", "layers.1.attn"]
+
+
+def test_tokens_become_text_when_somebody_asks() -> None:
+    """Neither the forward nor the table waits for the tokenizer."""
+    asked: list[list[int]] = []
+
+    class Tokenizer:
+        @staticmethod
+        def decode(ids: list[int]) -> str:
+            asked.append(list(ids))
+            return f"<{ids[0]}>"
+
+    ids = torch.tensor([[3, 1, 3]])
+    with hw.watch(model := Decoder().eval(), tokenizer=Tokenizer()) as profile:
+        model(input_ids=ids)
+    profile.table()
+    assert asked == []
+    ids.zero_()  # the model may reuse its tensors
+    assert [one.tokens for one in profile.sequences] == [["<3>", "<1>", "<3>"]]
+    assert asked == [[3], [1]]

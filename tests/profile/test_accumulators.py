@@ -53,7 +53,7 @@ def of(*parts: PartSums) -> Accumulator:
 
 
 def column(accumulator: Accumulator, name: str, summary: str = "mean") -> float:
-    return float(accumulator.closed().columns(0, summary)[name][0])
+    return float(accumulator.closed().columns([summary])[0][name][0])
 
 
 values = st.floats(-100, 100) | st.just(math.nan)

@@ -72,7 +72,7 @@ def test_the_error_of_one_side_is_that_of_the_table() -> None:
     for kept in (True, False):
         sums = sums_of(S, N, range(1, 10))
         names = ["entropy", "self_focus"]
-        expected = [sums.closed().columns(k, "mean")["_se"] for k in range(2)]
+        expected = [columns["_se"] for columns in sums.closed().columns(["mean", "mean"])]
         if not kept:
             sums.close()
             sums.clusters = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import headwise
 from headwise.call import AttentionCall, Place
 from headwise.kernels.geometry import geometry_of
 from headwise.profile import Group, Layer, Profile, Sequence
@@ -454,6 +457,64 @@ def test_pending_sums_are_settled_before_merging() -> None:
 
     a, b = random_call(place=Place(0, "a")), random_call(place=Place(0, "a"))
     assert_same_table(waiting(a).merge(waiting(b)), profile_of(a).merge(profile_of(b)))
+
+
+def waits_with(profile: Profile, ids: list[int], read: list[list[int]]) -> Profile:
+    """A profile whose text nobody has asked for yet; `read` notes when it is decoded."""
+
+    def decode() -> None:
+        read.append(ids)
+        profile.record_sequences([Sequence(len(ids), ids, [str(one) for one in ids])], 0)
+
+    profile.record_sequences([], 1)
+    profile.unread = decode
+    return profile
+
+
+def test_texts_are_read_when_somebody_asks_for_them(tmp_path: Path) -> None:
+    read: list[list[int]] = []
+    profile = waits_with(profile_of(random_call()), [1, 2], read)
+    assert profile.num_sequences == 1
+    profile.table()
+    assert read == []
+    assert [one.tokens for one in profile.sequences] == [one.tokens for one in profile.sequences] == [["1", "2"]]
+    assert read == [[1, 2]]
+    profile = waits_with(profile_of(random_call()), [3], read)
+    profile.save(tmp_path / "a.headwise")
+    assert headwise.load(tmp_path / "a.headwise").sequences == [Sequence(1, [3], ["3"])]
+
+
+def test_texts_stand_in_the_order_in_which_they_were_read() -> None:
+    read: list[list[int]] = []
+    a, b = (waits_with(Profile(), [number], read) for number in (1, 2))
+    a.merge(b)
+    assert [one.ids for one in a.sequences] == [[1], [2]]
+    a = waits_with(Profile(), [1], read)
+    a.record_sequences([Sequence(1, [2])], 1)
+    assert [one.ids for one in a.sequences] == [[1], [2]]
+
+
+def test_a_tokenizer_that_fails_is_asked_again() -> None:
+    profile, asked = Profile(), []
+
+    def decode() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            raise OSError("the vocabulary is not there")
+        profile.record_sequences([Sequence(1, [5], ["a"])], 1)
+
+    profile.unread = decode
+    with pytest.raises(OSError, match="vocabulary"):
+        _ = profile.sequences
+    assert profile.sequences == [Sequence(1, [5], ["a"])]
+
+
+def test_a_profile_goes_to_another_process_with_its_texts() -> None:
+    profile = waits_with(profile_of(random_call()), [1, 2], [])
+    profile.pending = lambda: None
+    copy = pickle.loads(pickle.dumps(profile))
+    assert copy.sequences == profile.sequences == [Sequence(2, [1, 2], ["1", "2"])]
+    assert_same_table(copy, profile)
 
 
 def test_the_text_of_a_profile_names_its_heads_and_what_was_missed() -> None:

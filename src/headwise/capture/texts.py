@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from headwise.capture.forwards import Forward, real_tokens
@@ -58,21 +59,24 @@ class Texts:
             self._kept += kept
             # Copies: the caller may reuse its tensors. They stay on their device until they are read.
             self._waiting.append((ids[:kept].detach().clone(), None if mask is None else mask[:kept].detach().clone()))
+            self._profile.unread = self._read
 
-    def settle(self) -> None:
+    def _read(self) -> None:
         """Turn what waits into sequences of the profile."""
-        waiting, self._waiting = self._waiting, []
-        for ids, mask in waiting:
-            for row, numbers in enumerate(ids.tolist()):
-                real = [True] * len(numbers) if mask is None else [bool(x) for x in mask[row].tolist()]
-                kept = [number for number, is_real in zip(numbers, real, strict=True) if is_real]
-                shown = kept[:KEPT_TOKENS]
-                texts = (
-                    None
-                    if self._tokenizer is None
-                    else token_texts(shown, self._tokenizer.decode, bytes_of(self._tokenizer))
-                )
-                self._profile.record_sequences([Sequence(len(kept), shown, texts)], 0)
+        found = []
+        with torch._C.DisableTorchFunction():
+            for ids, mask in self._waiting:
+                for row, numbers in enumerate(ids.tolist()):
+                    real = [True] * len(numbers) if mask is None else [bool(x) for x in mask[row].tolist()]
+                    kept = [number for number, is_real in zip(numbers, real, strict=True) if is_real]
+                    found.append(Sequence(len(kept), kept[:KEPT_TOKENS], self._texts_of(kept)))
+        self._waiting = []
+        self._profile.record_sequences(found, 0)
+
+    def _texts_of(self, ids: list[int]) -> list[str] | None:
+        if self._tokenizer is None:
+            return None
+        return token_texts(ids[:KEPT_TOKENS], self._tokenizer.decode, bytes_of(self._tokenizer))
 
 
 def token_texts(
@@ -91,9 +95,12 @@ def token_texts(
         raw: The bytes of a token, where they are known.
     """
     texts: list[str] = []
+    alone: dict[int, str] = {}
     at = 0
     while at < len(ids):
-        text: str | None = str(decode([ids[at]]))
+        text: str | None = alone.get(ids[at])
+        if text is None:
+            text = alone[ids[at]] = str(decode([ids[at]]))
         end = at + 1
         if NO_CHARACTER in (text or ""):
             text = _whole(ids[at:end], decode, raw)

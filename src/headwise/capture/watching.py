@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
@@ -220,7 +221,6 @@ class Watch:
     def _settle(self) -> None:
         with torch._C.DisableTorchFunction():
             self._recorder.settle()
-            self._texts.settle()
 
     def _begin(self, forward: Forward) -> None:
         if not forward.past:
@@ -354,9 +354,13 @@ def _is_wanted(wanted: tuple[int | str, ...] | None, number: int, name: str) -> 
     )
 
 
+# Reading it from the package's metadata takes longer than a short forward is watched.
+_installed = cache(version)
+
+
 def _facts(model: nn.Module | None) -> dict[str, str | int | float]:
     facts: dict[str, str | int | float] = {
-        "headwise": version("headwise"),
+        "headwise": _installed("headwise"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -7,8 +7,9 @@ are no independent samples.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headwise.profile.clusters import Clusters
 
@@ -144,24 +145,25 @@ class Accumulator:
             if name in new:
                 mine[name] += new[name]
 
-    def columns(self, k: int, summary: str) -> dict[str, Any]:
-        """Columns of measure k, one value per head: value, `_std`, `_min`, `_max`, `_se`.
+    def columns(self, summaries: Sequence[str]) -> list[dict[str, Array]]:
+        """For each measure its columns, one value per head: value, `_std`, `_min`, `_max`, `_se`.
 
         The standard deviation is that of the rows themselves (division by their number). The standard error is of
         the mean, clustered by sequence; with one sequence, and for a maximum, it is NaN. For a closed accumulator.
+
+        Args:
+            summaries: What stands for each measure, in their order: its "mean" or its "max".
         """
         import numpy as np
 
         a = self.arrays
-        rows = a["rows"][k]
-        some = rows > 0
-        none = np.full_like(rows, np.nan)
-        mean = np.where(some, a["mean"][k], none)
-        low, high = (np.where(some, a[name][k], none) for name in ("low", "high"))
-        std = np.where(some, np.sqrt(np.maximum(a["m2"][k], 0) / np.maximum(rows, 1)), none)
-        is_max = summary == "max"
-        se = none if is_max else clustered_error({name: a[name][k] for name in CLUSTERS})
-        return {"": high if is_max else mean, "_std": std, "_min": low, "_max": high, "_se": se}
+        some = a["rows"] > 0  # [K, H]
+        mean, low, high = (np.where(some, a[name], np.nan) for name in ("mean", "low", "high"))
+        std = np.where(some, np.sqrt(np.maximum(a["m2"], 0) / np.maximum(a["rows"], 1)), np.nan)
+        is_max = np.array([summary == "max" for summary in summaries])[:, None]
+        value, error = np.where(is_max, high, mean), np.where(is_max, np.nan, clustered_error(a))
+        columns = {"": value, "_std": std, "_min": low, "_max": high, "_se": error}
+        return [{part: values[k] for part, values in columns.items()} for k in range(len(summaries))]
 
 
 def _cluster_sums(total: Array, rows: Array) -> dict[str, Array]:

@@ -153,8 +153,8 @@ def side_of(sums: Accumulator, measures: Sequence[str], of: Sequence[str], maxim
 
     index = [measures.index(name) for name in of]
     clusters, closed = sums.by_sequence(), sums.closed()
-    columns = [closed.columns(k, "max" if measures[k] in maxima else "mean") for k in index]
-    value, std, se = (np.stack([column[name] for column in columns]) for name in ("", "_std", "_se"))
+    columns = closed.columns(["max" if name in maxima else "mean" for name in measures])
+    value, std, se = (np.stack([columns[k][name] for k in index]) for name in ("", "_std", "_se"))
     is_maximum = np.array([name in maxima for name in of])
     residuals = shares = None
     identities = np.zeros(0, np.uint64)

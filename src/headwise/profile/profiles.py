@@ -64,6 +64,13 @@ class Profile(ExactWeights):
         self._unpairable = ""
         # Whoever records may hold back sums on a device; called before anything is read.
         self.pending: Callable[[], None] | None = None
+        # Texts that nobody has asked for yet: decoding them takes longer than all sums of a short forward.
+        self.unread: Callable[[], None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything that was recorded; not the watch that may go on recording."""
+        self._read_texts()
+        return self.__dict__ | {"pending": None}
 
     # Reading
 
@@ -100,6 +107,7 @@ class Profile(ExactWeights):
     def sequences(self) -> list[Sequence]:
         """The first sequences that the model read; `num_sequences` counts all."""
         self._settle()
+        self._read_texts()
         return list(self._sequences)
 
     @property
@@ -311,6 +319,8 @@ class Profile(ExactWeights):
 
     def record_sequences(self, sequences: list[Sequence], total: int) -> None:
         """Note sequences that the model read: `total` were read; the first few of `sequences` are kept."""
+        if sequences:
+            self._read_texts()
         self._sequences.extend(sequences[: max(0, KEPT_SEQUENCES - len(self._sequences))])
         self._recorded_sequences += total
 
@@ -381,6 +391,15 @@ class Profile(ExactWeights):
     def _settle(self) -> None:
         if self.pending is not None:
             self.pending()
+
+    def _read_texts(self) -> None:
+        unread, self.unread = self.unread, None
+        try:
+            if unread is not None:
+                unread()
+        except BaseException:
+            self.unread = unread  # a tokenizer that failed is asked again, not forgotten
+            raise
 
     def _sums(self, group: Group) -> Accumulator:
         if group not in self.groups:

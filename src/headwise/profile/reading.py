@@ -77,9 +77,9 @@ def _columns(profile: Profile, layer: Layer, group: Group, accumulator: Accumula
         "kv_head": heads // per_kv,
     }
     columns |= {name: sums.arrays["counts"][i].astype("int64") for i, name in enumerate(COUNTS)}
-    for k, measure in enumerate(profile.measures):
-        summary = profile.entry(measure).summary
-        columns |= {measure + part: value for part, value in sums.columns(k, summary).items()}
+    of_measures = sums.columns([profile.entry(measure).summary for measure in profile.measures])
+    for measure, parts in zip(profile.measures, of_measures, strict=True):
+        columns |= {measure + part: values for part, values in parts.items()}
     if with_keys and group in profile.key_totals:
         keys = profile.key_totals[group].closed()
         columns |= {"alpha_first": keys.mean()[:, 0], "alpha_first_se": keys.error()[:, 0]}
