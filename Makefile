@@ -27,11 +27,14 @@ demo: $(STAMP)
 	$(BIN)/headwise profile --out report.html --force
 	@echo "Open report.html in a browser. Next: $(BIN)/headwise compare --twins, or profile a model of your own."
 
+# A test has one thread, so that each core can have its own.
+AT_ONCE := --numprocesses auto --maxprocesses 8 --dist worksteal
+
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(AT_ONCE)
 
 test-full: $(STAMP)
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest $(AT_ONCE) -m "slow or not slow"
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -40,6 +40,7 @@ def test_a_real_folder(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_gguf_file(capfd: pytest.CaptureFixture[str]) -> None:
     opened = open_model(str(fetch_models.smollm2()))
     assert (opened.kind, opened.max_length, opened.dtype) == ("decoder", 8192, "float32")
