@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.kernels import row_statistics
 from headwise.measures.blockwise import one_pass
-from headwise.measures.keys import KeySums, alpha_first, key_sums, sink_rate, top_keys
+from headwise.measures.keys import KeySums, key_sums
 from headwise.measures.sums import ClusterSums
 from headwise.measures.visibility import visible_rows
 from tests.measures.cases import CASES, F64, Largest, case
@@ -49,7 +49,7 @@ def test_sums_of_every_case(name: str, dtype: torch.dtype) -> None:
             error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else NAN
             assert float(found.error[h, t]) == pytest.approx(error, abs=1e-6, nan_ok=True)
     first = [np.mean([one[0] for one in head if 0 in one] or [NAN]) for head in expected]
-    np.testing.assert_allclose(alpha_first(found).numpy(), first, rtol=slack, atol=slack)
+    np.testing.assert_allclose(found.mean[:, 0].numpy(), first, rtol=slack, atol=slack)
 
 
 def test_what_was_received_may_be_given() -> None:
@@ -74,7 +74,7 @@ def test_the_worked_check() -> None:
     sums = key_sums(call, row_statistics(call))
     assert sums.position.tolist() == [[-1, 0, 1]]
     assert sums.alpha[0, 0].tolist() == pytest.approx([NAN, (7 / 9 + 1 / 8) / 2, (2 / 9 + 7 / 8) / 2], nan_ok=True)
-    assert float(alpha_first(sums.alpha_sums())[0]) == pytest.approx((7 / 9 + 1 / 8) / 2, abs=1e-12)
+    assert float(sums.alpha_sums().mean[0, 0]) == pytest.approx((7 / 9 + 1 / 8) / 2, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -149,24 +149,6 @@ def test_a_window_forgets_where_the_sequence_began_but_the_sums_do_not() -> None
     assert sums(slice(0, 7), 7).extended(step).position.tolist() == [list(range(8))]
     with pytest.raises(ValueError, match=r"expected 1 sequences, 1 heads and at least 8 keys; got \(1, 1, 7\)"):
         step.extended(sums(slice(0, 7), 7))
-
-
-def test_sink_rate() -> None:
-    alpha = torch.tensor([0.1, 0.3, 0.31, 0.9, NAN], dtype=F64)
-    assert sink_rate(alpha) == 0.5
-    assert sink_rate(alpha, eps=0.05) == 1.0
-    assert sink_rate(alpha, eps=0.9) == 0.0
-    assert math.isnan(sink_rate(alpha[4:]))
-
-
-def test_top_keys() -> None:
-    alpha = torch.tensor([[0.1, NAN, 0.5, 0.3], [NAN, NAN, 0.2, NAN]], dtype=F64)
-    values, positions = top_keys(alpha, 2)
-    assert values[0].tolist() == [0.5, 0.3]
-    assert positions[0].tolist() == [2, 3]
-    assert positions[1, 0] == 2
-    assert math.isnan(values[1, 1])
-    assert top_keys(alpha, 9)[0].shape == (2, 4)
 
 
 @pytest.mark.parametrize("mask", [None, torch.rand(1, 1, 1, 1200) > 0.2])

@@ -86,26 +86,3 @@ def key_sums(call: AttentionCall, statistics: RowStatistics, received: Tensor | 
     rows = visible_rows(call, statistics.geometry, counted(statistics).expand(call.sizes[:3]))
     position = key_positions(call, statistics.geometry).expand(received.shape[0], -1)
     return KeySums(received, rows.expand_as(received), position)
-
-
-def alpha_first(sums: ClusterSums) -> Tensor:
-    """`alpha_f` per head `[H]`, averaged over sequences: the weight the first real key receives from a row, 0..1."""
-    return sums.mean[..., 0]
-
-
-def sink_rate(alpha_first: Tensor, eps: float = 0.3) -> float:
-    """The share of heads with `alpha_f > eps`; heads without a value are left out, NaN if there is none.
-
-    Published rates (Gu et al. 2024) use eps = 0.3, 64 tokens and 100 sequences: compare at those settings only.
-    """
-    known = alpha_first[~torch.isnan(alpha_first)]
-    return float((known > eps).double().mean()) if len(known) else math.nan
-
-
-def top_keys(alpha: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """The keys that receive most: values and positions `[..., number]`, the largest first.
-
-    Fewer if there are fewer keys; keys without a value come last, as NaN.
-    """
-    found = torch.where(torch.isnan(alpha), -math.inf, alpha).topk(min(number, alpha.shape[-1]), -1)
-    return torch.where(found.values == -math.inf, math.nan, found.values), found.indices
