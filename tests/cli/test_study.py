@@ -63,6 +63,7 @@ class Fragile(Lookup):
         (("--init", "xavier"), "--init: expected fused or per_head; got 'xavier'"),
         (("--json", "a.json"), "--json: belongs to --verdict; give that too, or leave it out"),
         (("--page", "a.html"), "--page: belongs to --verdict; give that too, or leave it out"),
+        (("--tables",), "--tables: belongs to --verdict; give that too, or leave it out"),
         (("--lang", "zh"), "--lang: belongs to --verdict; give that too, or leave it out"),
         (("--verdict",), "study-lookup: holds no study (there is no plan.json)"),
         (("--verdict", "none"), "none: holds no study (there is no plan.json)"),
@@ -126,15 +127,21 @@ def test_a_run_that_fails_leaves_the_others(
 
 
 def test_a_verdict_on_a_study_that_is_not_finished(run: Callable[..., Result], tmp_path: Path) -> None:
-    """Three lines first, then what is missing, then numbers; none is cut off in a narrow terminal."""
+    """The claims first, then what is missing, then numbers; none is cut off in a narrow terminal."""
     plan = small_plan(heads=(1, 2), seeds=3, steps=2, regimes=("fixed_width",))
     folder = finished(plan, tmp_path / "study", but=[RunKey("fixed_width", 2, 1)])
     result = run("study", "--verdict", folder.path, "--json", tmp_path / "verdict.json", "--lang", "en")
     assert result.code == 0, result.err
     first, *lines = result.out.splitlines()
     assert first.startswith("Is the article right?")
-    assert [line[:2] for line in lines[:3]] == ["1a", "1b", "2."]
+    assert [line[:2] for line in lines[:6:2]] == ["1a", "1b", "2."]
     assert "at this size" in lines[0]
+    assert ": the own key gets " in lines[1]
+    assert "changes by" in lines[5]
+    assert lines[-1].startswith("All numbers: --tables prints them")
+    assert len(lines) < 15
+    short, result = result.out, run("study", "--verdict", folder.path, "--tables", "--lang", "en")
+    assert result.out.startswith(short[: short.index("All numbers")])
     assert any(line.endswith("missing: 1 of 6 runs: fixed_width-h2-s1 (not begun)") for line in lines)
     verdict = Verdict.from_json(json.loads((tmp_path / "verdict.json").read_text()))
     assert {finding.seeds for finding in verdict.findings if finding.claim in ("1b", "2")} == {(0, 2)}

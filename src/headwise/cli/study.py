@@ -84,6 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verdict", metavar="FOLDER", nargs="*", help="say what these studies (default: the one in --out) answer"
     )
+    parser.add_argument("--tables", action="store_true", help="print all numbers of the verdict")
     parser.add_argument("--json", metavar="FILE", help="write the verdict, with all its numbers")
     parser.add_argument("--page", metavar="FILE", help="write the verdict as an offline page, with plots and weights")
     parser.add_argument("--force", action="store_true", help="replace the files of --json and --page if they exist")
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan or resume, run, print; or tell the verdict."""
     if arguments.verdict is not None:
         return _judge(arguments)
-    for name in ("json", "page", "force", "lang"):
+    for name in ("tables", "json", "page", "force", "lang"):
         if getattr(arguments, name):
             raise InputError(f"--{name}: belongs to --verdict; give that too, or leave it out")
     from rich.console import Console
@@ -204,7 +205,8 @@ def _judge(arguments: argparse.Namespace) -> int:
     from headwise.cli.lesson import default_language
     from headwise.profile.writing import json_value
     from headwise.studies import evidence, telling
-    from headwise.studies.page import document, drawing
+    from headwise.studies.page import answering, document, drawing
+    from headwise.studies.page.words import texts
     from headwise.studies.verdict import verdict_of
 
     of_training = [name for name in (*_PLANNED, "jobs") if name != "task" and getattr(arguments, name) is not None]
@@ -233,9 +235,16 @@ def _judge(arguments: argparse.Namespace) -> int:
     console = Console(highlight=False)
     # A number that is cut off would be another number: lines may be longer than the terminal is wide.
     wide = Console(highlight=False, width=max(console.width, WIDTH))
-    for line in telling.lines(verdict, language):
+    words = texts(language)
+    said = {
+        told.claim: [f"{one.study}{words['colon']}{one.sentence}" for one in told.said]
+        for told in answering.first(verdict, {read.numbers.label: read for read in reads}, words)
+    }
+    for line in telling.lines(verdict, language, said):
         console.print(Text(line), soft_wrap=True)
-    for part in telling.tables(verdict, language):
+    if not arguments.tables:
+        console.print(Text(telling.more(language)), soft_wrap=True)
+    for part in telling.tables(verdict, language) if arguments.tables else ():
         console.print()
         if isinstance(part, str):
             console.print(Text(part), soft_wrap=True)

@@ -1,8 +1,8 @@
-"""A verdict in words, for a terminal: first whether the article is right, in three lines, then the numbers."""
+"""A verdict in words, for a terminal: first whether the article is right, claim by claim, then the numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from headwise.studies.claims import REGIME
@@ -42,6 +42,7 @@ _WORDS: dict[Language, dict[str, str]] = {
         "lifts": "self-lift by position (h = 1)",
         "cuts": "number|h'|cut [95 %]|scale [95 %]|both [95 %]",
         "recut": "Q, K, V of the trained single heads cut anew: the effect of",
+        "more": "All numbers: --tables prints them; --json FILE and --page FILE write them.",
     },
     "zh": {
         "title": "文章说得对吗？在 d_model 固定、模型与数据为此规模时：",
@@ -68,6 +69,7 @@ _WORDS: dict[Language, dict[str, str]] = {
         "lifts": "各位置的自身提升（h = 1）",
         "cuts": "数值|h'|切分 [95%]|缩放 [95%]|合计 [95%]",
         "recut": "将训练好的单头的 Q、K、V 重新切分：各因素的效应",
+        "more": "全部数值：用 --tables 打印，或用 --json FILE、--page FILE 写入文件。",
     },
 }
 LEVELS = (
@@ -77,14 +79,20 @@ LEVELS = (
 """The numbers that are told for themselves, in this order."""
 
 
-def lines(verdict: Verdict, language: Language = "en") -> list[str]:
-    """The answers, a line each: the article's three claims first, then the re-split, the other regime, the controls."""
+def lines(verdict: Verdict, language: Language = "en", said: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """The answers, a line each: the article's three claims first, then the re-split, the other regime, the controls.
+
+    Args:
+        verdict: The verdict.
+        language: Of the lines.
+        said: By claim of the article, what stands below its line.
+    """
     words = _WORDS[language]
     found = {answer.claim: answer for answer in verdict.answers if _leads(answer)}
     told = [words["title"]]
-    told += [
-        _line(found[claim], words) if claim in found else f"{words[claim]}: {words['unanswered']}" for claim in _FIRST
-    ]
+    for claim in _FIRST:
+        told.append(_line(found[claim], words) if claim in found else f"{words[claim]}: {words['unanswered']}")
+        told += [f"      {sentence}" for sentence in (said or {}).get(claim, ())]
     rest = [answer for answer in verdict.answers if not (_leads(answer) and answer.claim in _FIRST)]
     told += [_line(answer, words) for answer in sorted(rest, key=lambda answer: not _leads(answer))]
     for about in verdict.studies:
@@ -96,6 +104,11 @@ def lines(verdict: Verdict, language: Language = "en") -> list[str]:
             )
         told += [f"{about.study}: {note}" for note in about.notes]
     return told
+
+
+def more(language: Language) -> str:
+    """Where the numbers are."""
+    return _WORDS[language]["more"]
 
 
 def _leads(answer: Answer) -> bool:
