@@ -73,6 +73,23 @@ def test_an_interval_cannot_dwarf_the_values() -> None:
     assert (intervals.low, intervals.high) == ([0.0, 1.9], [3.0, 2.1])
 
 
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["1", "2", "4", "8", "16"], ["1", "2", "4", "8", "16"]),
+        (["1-2", "3-6", "7-14", "15-30", "31-62", "63-126", "127-254"], ["1-2", "7-14", "31-62", "127-254"]),
+        ([f"{10**9 + n}" for n in range(9)], ["1000000000", "1000000003", "1000000006"]),
+        (["0"], ["0"]),
+    ],
+)
+def test_no_name_reaches_into_the_next(names: list[str], shown: list[str]) -> None:
+    places = list(range(len(names)))
+    drawn = svg(Chart([Dots(places, places, "s1")], "h", list(enumerate(names))), "a")
+    told = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
+    assert [name for name in told if name in names][: len(shown)] == shown
+    assert len(set(names) & set(told[: told.index("h")])) == len(shown)
+
+
 def test_without_matplotlib_it_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(

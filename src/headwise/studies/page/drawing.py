@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from xml.etree import ElementTree as ET
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 300, 196
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 34
 FONT = 11
+DIGIT = 0.6
+"""About how wide a digit is, of the font's size."""
 
 Ink: TypeAlias = Literal["ink", "soft", "line", "paper", "s1", "s2", "s3", "s4", "s5"]
 _PLACEHOLDERS: dict[Ink, str] = {
@@ -142,12 +145,25 @@ def _frame(axes: Axes, chart: Chart) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
     else:
-        axes.set_xticks([place for place, _ in chart.ticks], [name for _, name in chart.ticks])
-        axes.set_xlim(min(place for place, _ in chart.ticks) - 0.45, max(place for place, _ in chart.ticks) + 0.45)
+        low, high = min(place for place, _ in chart.ticks) - 0.45, max(place for place, _ in chart.ticks) + 0.45
+        shown = _with_room(chart.ticks, (WIDTH - LEFT - RIGHT) / (high - low))
+        axes.set_xticks([place for place, _ in shown], [name for _, name in shown])
+        axes.set_xlim(low, high)
     # matplotlib's own fonts may lack the language's characters: the words come in afterwards.
     axes.set_xlabel("x", color=_PLACEHOLDERS["soft"], labelpad=2).set_gid("x-label")
     for level in chart.levels:
         axes.axhline(level, color=_PLACEHOLDERS["soft"], linewidth=1, linestyle=(0, (3, 3)), clip_on=False)
+
+
+def _with_room(ticks: Sequence[tuple[float, str]], unit: float) -> Sequence[tuple[float, str]]:
+    """Every tick, or every second, third, ... one: so many that no name reaches into the next; `unit` is in pixels."""
+    widths = {name: (len(name) + 1) * DIGIT * FONT for _, name in ticks}
+    for step in range(1, len(ticks)):
+        shown = ticks[::step]
+        pairs = pairwise(shown)
+        if all((b - a) * unit >= (widths[one] + widths[other]) / 2 for (a, one), (b, other) in pairs):
+            return shown
+    return ticks[:1]
 
 
 def _within_reason(marks: Sequence[Mark]) -> list[Mark]:
