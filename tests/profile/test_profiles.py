@@ -467,7 +467,7 @@ def waits_with(profile: Profile, ids: list[int], read: list[list[int]]) -> Profi
         profile.record_sequences([Sequence(len(ids), ids, [str(one) for one in ids])], 0)
 
     profile.record_sequences([], 1)
-    profile.unread = decode
+    profile.read.unread = decode
     return profile
 
 
@@ -503,7 +503,7 @@ def test_a_tokenizer_that_fails_is_asked_again() -> None:
             raise OSError("the vocabulary is not there")
         profile.record_sequences([Sequence(1, [5], ["a"])], 1)
 
-    profile.unread = decode
+    profile.read.unread = decode
     with pytest.raises(OSError, match="vocabulary"):
         _ = profile.sequences
     assert profile.sequences == [Sequence(1, [5], ["a"])]
@@ -511,8 +511,9 @@ def test_a_tokenizer_that_fails_is_asked_again() -> None:
 
 def test_a_profile_goes_to_another_process_with_its_texts() -> None:
     profile = waits_with(profile_of(random_call()), [1, 2], [])
-    profile.pending = lambda: None
+    profile.pending = lambda: profile.record_sequences([], 4) or setattr(profile, "pending", None)  # type: ignore[func-returns-value]
     copy = pickle.loads(pickle.dumps(profile))
+    assert (copy.num_sequences, copy.pending) == (5, None)
     assert copy.sequences == profile.sequences == [Sequence(2, [1, 2], ["1", "2"])]
     assert_same_table(copy, profile)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.capture.forwards import Forward, real_tokens
 from headwise.profile import Profile, Sequence
-from headwise.profile.profiles import KEPT_SEQUENCES
+from headwise.profile.sequences import KEPT_SEQUENCES
 
 KEPT_TOKENS = 4096
 
@@ -59,7 +59,7 @@ class Texts:
             self._kept += kept
             # Copies: the caller may reuse its tensors. They stay on their device until they are read.
             self._waiting.append((ids[:kept].detach().clone(), None if mask is None else mask[:kept].detach().clone()))
-            self._profile.unread = self._read
+            self._profile.read.unread = self._read
 
     def _read(self) -> None:
         """Turn what waits into sequences of the profile."""

@@ -11,6 +11,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from headwise.profile.kept import size_text
+from headwise.profile.sequences import KEPT_SEQUENCES
 
 if TYPE_CHECKING:
     from headwise.profile.kept import Kept, KeptCall
@@ -228,8 +229,6 @@ def _beginning(places: list[Place], kind: str) -> Place | None:
 def _texts_of(profile: Holder, looked: Looked) -> list[str] | None:
     if looked.first is None or not looked.first.call.of_text:
         return None
-    from headwise.profile.profiles import KEPT_SEQUENCES
-
     known = profile.sequences
     # Where some sequences have no text, those that have one cannot be told.
     if looked.sequence >= len(known) or len(known) < min(profile.num_sequences, KEPT_SEQUENCES):

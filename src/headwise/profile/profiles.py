@@ -12,6 +12,7 @@ from headwise.profile.accumulators import Accumulator, PartSums
 from headwise.profile.highlights import Highlight, highlights
 from headwise.profile.kept_weights import ExactWeights
 from headwise.profile.records import Group, Layer, Sequence, Unseen, worse
+from headwise.profile.sequences import ReadSequences
 from headwise.profile.totals import Totals
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from headwise.measures.roles import Thresholds
     from headwise.profile.kept import Kept
-
-KEPT_SEQUENCES = 16
 
 KEPT_SUMS = 1 << 23
 """Numbers that the sums of single sequences may take (64 MB): two for each sequence, head and measure."""
@@ -43,6 +42,7 @@ class Profile(ExactWeights):
         entries: The catalogue entries of users' own measures.
         notes: What the numbers leave out, and why.
         info: Free facts about the run (versions, model, dtype, device, source).
+        read: The sequences that were read (`headwise.profile.sequences`).
         kept: What `weights` is computed from (`watch(keep=...)`); None where nothing was kept.
     """
 
@@ -58,18 +58,16 @@ class Profile(ExactWeights):
         self.kept: Kept | None = None
         self._layers: dict[int, Layer] = {}
         self._unseen: list[Unseen] = []
-        self._sequences: list[Sequence] = []
-        self._recorded_sequences = 0
         self._kept_sums = 0
         self._unpairable = ""
         # Whoever records may hold back sums on a device; called before anything is read.
         self.pending: Callable[[], None] | None = None
-        # Texts that nobody has asked for yet: decoding them takes longer than all sums of a short forward.
-        self.unread: Callable[[], None] | None = None
+        self.read = ReadSequences()
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything that was recorded; not the watch that may go on recording."""
-        self._read_texts()
+        self._settle()
+        self.read.settle()
         return self.__dict__ | {"pending": None}
 
     # Reading
@@ -107,14 +105,13 @@ class Profile(ExactWeights):
     def sequences(self) -> list[Sequence]:
         """The first sequences that the model read; `num_sequences` counts all."""
         self._settle()
-        self._read_texts()
-        return list(self._sequences)
+        return self.read.kept()
 
     @property
     def num_sequences(self) -> int:
         """How many sequences the model read."""
         self._settle()
-        return self._recorded_sequences
+        return self.read.total
 
     @property
     def unpairable(self) -> str:
@@ -319,10 +316,7 @@ class Profile(ExactWeights):
 
     def record_sequences(self, sequences: list[Sequence], total: int) -> None:
         """Note sequences that the model read: `total` were read; the first few of `sequences` are kept."""
-        if sequences:
-            self._read_texts()
-        self._sequences.extend(sequences[: max(0, KEPT_SEQUENCES - len(self._sequences))])
-        self._recorded_sequences += total
+        self.read.record(sequences, total)
 
     def drop_sequence_sums(self, reason: str) -> None:
         """Keep the sums of single sequences no longer; `reason` says why, to whoever compares this profile."""
@@ -391,15 +385,6 @@ class Profile(ExactWeights):
     def _settle(self) -> None:
         if self.pending is not None:
             self.pending()
-
-    def _read_texts(self) -> None:
-        unread, self.unread = self.unread, None
-        try:
-            if unread is not None:
-                unread()
-        except BaseException:
-            self.unread = unread  # a tokenizer that failed is asked again, not forgotten
-            raise
 
     def _sums(self, group: Group) -> Accumulator:
         if group not in self.groups:
