@@ -86,9 +86,9 @@ def test_a_token_is_not_named_where_positions_are_not_those_of_the_texts(why: st
     if why == "not kept":
         profile.record_sequences([], 1)
     if why == "packed":
-        profile._recorded_sequences = TEXTS - 1
+        profile.read.total = TEXTS - 1
     if why == "without tokens":
-        profile._sequences[1].tokens = None
+        profile.sequences[1].tokens = None
     assert payload(profile)["keys"]["tokens"] == {}
 
 
