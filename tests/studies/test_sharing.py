@@ -86,10 +86,14 @@ def test_nothing_is_taken_over_too_early(tmp_path: Path) -> None:
     own.checkpoint_file.write_bytes(b"begun")
     assert not taken_over(PLAN, study, own), "it has begun by itself"
     own.checkpoint_file.unlink()
-    study.run(WIDE).facts_file.unlink()
-    with pytest.raises(InputError, match=r"facts\.json: cannot be read"):
-        taken_over(PLAN, study, own)
-    assert not own.is_complete
+    twin = study.run(WIDE)
+    for file in (twin.facts_file, twin.profile_file, twin.model_file):
+        hidden = file.rename(file.with_suffix(".hidden"))
+        with pytest.raises(InputError, match=rf"{file.name}: cannot be read"):
+            taken_over(PLAN, study, own)
+        assert not own.is_complete
+        hidden.rename(file)
+    assert taken_over(PLAN, study, own)
 
 
 def test_a_study_trains_it_once(tmp_path: Path) -> None:

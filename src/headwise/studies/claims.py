@@ -23,6 +23,8 @@ from dataclasses import dataclass
 
 from headwise.studies.paired import NOT_SUPPORTED, SUPPORTED, UNDECIDED, Word
 
+FIRST = ("1a", "1b", "2")
+"""What the article says; the rest stands below it."""
 REGIME = "fixed_width"
 """The article speaks of a fixed d_model, so it is answered in this regime; the other stands beside it."""
 

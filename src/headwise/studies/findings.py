@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Self, TypeVar, cast
 
 from headwise.errors import FileFormatError
+from headwise.studies.claims import FIRST, REGIME
 from headwise.studies.formats import require_format
 from headwise.studies.paired import Word
 
@@ -94,6 +95,11 @@ class Answer:
     word: Word
     studies: tuple[tuple[str, Word], ...]
 
+    @property
+    def is_main(self) -> bool:
+        """Whether it is of the article's own setting."""
+        return self.regime == REGIME and not self.is_control
+
 
 @dataclass(frozen=True)
 class Level:
@@ -155,6 +161,15 @@ class Verdict:
     findings: tuple[Finding, ...]
     levels: tuple[Level, ...]
     studies: tuple[About, ...]
+
+    def leading(self) -> dict[str, Answer]:
+        """The answers to the article's claims in its own setting, by claim."""
+        return {answer.claim: answer for answer in self.answers if answer.is_main and answer.claim in FIRST}
+
+    def others(self) -> list[Answer]:
+        """All further answers: the re-split first, then the other regime, the controls."""
+        rest = [answer for answer in self.answers if not (answer.is_main and answer.claim in FIRST)]
+        return sorted(rest, key=lambda answer: not answer.is_main)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

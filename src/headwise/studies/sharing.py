@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as packed_tensors
 
+from headwise.errors import InputError
 from headwise.studies import durable
 from headwise.studies.facts import Facts
 from headwise.studies.folders import RunFolder, StudyFolder, read_json
@@ -35,25 +37,33 @@ def taken_over(plan: Plan, study: StudyFolder, run: RunFolder) -> bool:
     Raises:
         DiskError: The disk refused.
         InputError: A file of the twin cannot be read.
-        FileFormatError: A file of the twin is damaged.
+        FileFormatError: Its facts are damaged.
     """
     key = twin_of(plan, run.key)
     if key is None or run.checkpoint_file.exists() or not study.run(key).final_file.is_file():
         return False
     twin = study.run(key)
+    copied = {path.name: _content(path) for path in (twin.log_file, twin.start_file, twin.profile_file)}
+    tensors = read_tensors(_content(twin.model_file))
+    known = Facts.from_json(read_json(twin.facts_file), str(twin.facts_file))
     with durable.refusals(run.path):
         run.path.mkdir(parents=True, exist_ok=True)
         run.error_file.unlink(missing_ok=True)
-        for name in (twin.log_file, twin.start_file, twin.profile_file):
-            durable.replace(run.path / name.name, name.read_bytes())
+        for name, content in copied.items():
+            durable.replace(run.path / name, content)
         if twin.boards.is_dir():
             shutil.copytree(twin.boards, run.boards, dirs_exist_ok=True)
-    tensors = read_tensors(twin.model_file.read_bytes())
     durable.replace(run.model_file, packed_tensors(tensors, metadata={"key": str(run.key), "plan": plan.digest}))
     # A head is cut anew where the plan says so: at fixed width alone, which the twin may have and this run has not.
-    known = Facts.from_json(read_json(twin.facts_file), str(twin.facts_file))
     durable.replace_json(run.facts_file, replace(known, recut={}, recut_failed="").to_json())
     own = {"key": str(run.key), "regime": run.key.regime, "heads": run.key.heads, "recut": None, "same_as": str(key)}
     final = {name: value for name, value in twin.final().items() if name != "recut_failed"}
     durable.replace_json(run.final_file, final | own)
     return True
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None

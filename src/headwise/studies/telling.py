@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from headwise.studies.claims import REGIME
+from headwise.studies.claims import FIRST, REGIME
 from headwise.studies.findings import Answer, Finding, Level, Spread, Verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Language: TypeAlias = Literal["en", "zh"]
-
-_FIRST = ("1a", "1b", "2")
 
 _WORDS: dict[Language, dict[str, str]] = {
     "en": {
@@ -88,13 +86,12 @@ def lines(verdict: Verdict, language: Language = "en", said: Mapping[str, Sequen
         said: By claim of the article, what stands below its line.
     """
     words = _WORDS[language]
-    found = {answer.claim: answer for answer in verdict.answers if _leads(answer)}
+    found = verdict.leading()
     told = [words["title"]]
-    for claim in _FIRST:
+    for claim in FIRST:
         told.append(_line(found[claim], words) if claim in found else f"{words[claim]}: {words['unanswered']}")
         told += [f"      {sentence}" for sentence in (said or {}).get(claim, ())]
-    rest = [answer for answer in verdict.answers if not (_leads(answer) and answer.claim in _FIRST)]
-    told += [_line(answer, words) for answer in sorted(rest, key=lambda answer: not _leads(answer))]
+    told += [_line(answer, words) for answer in verdict.others()]
     for about in verdict.studies:
         if about.missing:
             named = ", ".join(about.missing[:3]) + (", ..." if len(about.missing) > 3 else "")
@@ -109,10 +106,6 @@ def lines(verdict: Verdict, language: Language = "en", said: Mapping[str, Sequen
 def more(language: Language) -> str:
     """Where the numbers are."""
     return _WORDS[language]["more"]
-
-
-def _leads(answer: Answer) -> bool:
-    return answer.regime == REGIME and not answer.is_control
 
 
 def _line(answer: Answer, words: dict[str, str]) -> str:

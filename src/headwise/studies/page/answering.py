@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headwise.studies.claims import CUT, CUT_AND_SCALE, QUESTIONS, REGIME, agreed
+from headwise.studies.claims import CUT, CUT_AND_SCALE, FIRST, QUESTIONS, REGIME, agreed
 from headwise.studies.findings import Answer, Finding, Verdict
 from headwise.studies.page.words import named, ranged
 from headwise.studies.verdict import Read
-
-FIRST = ("1a", "1b", "2")
-"""What the article says; the rest stands below it."""
 
 _SHARES = ("self_focus", "least_self_focus", "own_largest", "cut", "cut_and_scale")
 _AGAINST = {question.estimand: question.against for question in QUESTIONS if question.against is not None}
@@ -50,7 +47,7 @@ class Told:
 
 def first(verdict: Verdict, reads: Mapping[str, Read], words: dict[str, Any]) -> list[Told]:
     """The article's claims in its own setting, answered or not."""
-    found = {answer.claim: answer for answer in verdict.answers if _leads(answer)}
+    found = verdict.leading()
     return [
         _told(found[claim], verdict, reads, words) if claim in found else Told(claim, "", "unanswered")
         for claim in FIRST
@@ -59,12 +56,7 @@ def first(verdict: Verdict, reads: Mapping[str, Read], words: dict[str, Any]) ->
 
 def rest(verdict: Verdict, reads: Mapping[str, Read], words: dict[str, Any]) -> list[Told]:
     """The re-split, the other regime, the controls."""
-    others = [answer for answer in verdict.answers if not (_leads(answer) and answer.claim in FIRST)]
-    return [_told(answer, verdict, reads, words) for answer in sorted(others, key=lambda one: not _leads(one))]
-
-
-def _leads(answer: Answer) -> bool:
-    return answer.regime == REGIME and not answer.is_control
+    return [_told(answer, verdict, reads, words) for answer in verdict.others()]
 
 
 def _told(answer: Answer, verdict: Verdict, reads: Mapping[str, Read], words: dict[str, Any]) -> Told:
