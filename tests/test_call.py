@@ -68,7 +68,7 @@ def test_masks_that_do_not_broadcast(shape: tuple[int, ...]) -> None:
         ({"real": torch.ones(2, 7)}, r"real must be \(2, 5\); got \(2, 7\)"),
         ({"real": torch.ones(5)}, r"real must be \(2, 5\); got \(5,\)"),
         ({"sinks": torch.ones(2)}, r"sinks must be \(4,\); got \(2,\)"),
-        ({"causal": True}, r"causal is None, 'upper_left' or 'lower_right'; got True"),
+        ({"causal": True}, r"causal: expected None, 'upper_left' or 'lower_right'; got True"),
     ],
 )
 def test_what_does_not_fit_is_refused(fields: dict[str, Any], says: str) -> None:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.errors import shown
 from headwise.kernels import Geometry, Tile, weight_tile, working_dtype
 from headwise.kernels.tiles import visible_tile, within_limits
 
@@ -196,7 +197,9 @@ def pool(
         ValueError: A size below 1, or another `how`.
     """
     if len(size) != 2 or min(size) < 1 or how not in ("mean", "max"):
-        raise ValueError(f"pooled_map: expected a size of at least 1 and how 'mean' or 'max'; got {size} and {how!r}")
+        raise ValueError(
+            f"pooled_map: expected a size of at least 1 and how 'mean' or 'max'; got {shown(size)} and {shown(how)}"
+        )
     B, H, N, M = sizes
     down, across = bins(N, min(N, size[0])), bins(M, min(M, size[1]))
     pooled = like.new_zeros(B, H, len(down), len(across))

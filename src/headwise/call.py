@@ -8,6 +8,8 @@ from typing import Any, Literal, Self, TypeAlias
 import torch
 from torch import Tensor
 
+from headwise.errors import require, shown
+
 Alignment: TypeAlias = Literal["upper_left", "lower_right"]
 
 HIDE_BELOW = -65504.0
@@ -71,8 +73,12 @@ class AttentionCall:
         """Check that the shapes fit, so that every kernel may rely on them.
 
         Raises:
+            TypeError: What must be a tensor is none.
             ValueError: What was expected and what came.
         """
+        if self.q is None or self.k is None:
+            raise TypeError("AttentionCall: expected q and k; got None")
+        require("AttentionCall", Tensor, q=self.q, k=self.k, v=self.v, mask=self.mask, sinks=self.sinks, real=self.real)
         q, k, v = self.q, self.k, self.v
         shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}" + ("" if v is None else f", v {tuple(v.shape)}")
         if q.dim() != 4 or k.dim() != 4 or (v is not None and v.dim() != 4):
@@ -99,7 +105,9 @@ class AttentionCall:
         if self.softcap is not None and not self.softcap > 0:
             raise ValueError(f"AttentionCall: softcap must be above 0, or None; got {self.softcap}")
         if self.causal not in (None, "upper_left", "lower_right"):
-            raise ValueError(f"AttentionCall: causal is None, 'upper_left' or 'lower_right'; got {self.causal!r}")
+            raise ValueError(
+                f"AttentionCall: causal: expected None, 'upper_left' or 'lower_right'; got {shown(self.causal)}"
+            )
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

@@ -22,6 +22,8 @@ from typing import Literal, TypeAlias, overload
 import torch
 from torch import Tensor
 
+from headwise.errors import require, shown
+
 Alignment: TypeAlias = Literal["upper_left", "lower_right"]
 Window: TypeAlias = int | tuple[int | None, int | None]
 
@@ -83,9 +85,12 @@ def attention(
         that may see no key has weights and output 0.
 
     Raises:
-        ValueError: Shapes that do not fit; the message says which.
+        TypeError: What must be a tensor is none.
+        ValueError: Shapes that do not fit, the message says which; a softcap that is not above 0.
     """
-    _check_shapes(q, k, v, mask, sinks)
+    _check(q, k, v, mask, sinks, scale=scale, softcap=softcap)
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"attention: softcap must be above 0, or None; got {shown(softcap)}")
     exact = torch.promote_types(q.dtype, torch.float32)
     queries, keys, values = (x.to(exact) for x in (q, k, v))
     if q.dim() > 2:
@@ -191,17 +196,21 @@ def causal_alignment(causal: bool | str | None) -> Alignment | None:
         return "upper_left"
     if causal == "lower_right":
         return "lower_right"
-    raise ValueError(f"causal: expected False, True, 'upper_left' or 'lower_right'; got {causal!r}")
+    raise ValueError(f"causal: expected False, True, 'upper_left' or 'lower_right'; got {shown(causal)}")
 
 
 def window_sides(window: Window | None) -> tuple[int | None, int | None]:
     """How many keys before and after the own position a window leaves; None = unlimited."""
     if window is None:
         return None, None
-    sides = (window - 1, window - 1) if isinstance(window, int) else window
-    if len(sides) != 2 or any(side is not None and side < 0 for side in sides):
-        raise ValueError(f"window: expected an int >= 1 or a pair (left, right) of ints >= 0; got {window!r}")
-    return sides
+    sides: object = (window - 1, window - 1) if isinstance(window, int) else window
+    if not (
+        isinstance(sides, (tuple, list))
+        and len(sides) == 2
+        and all(side is None or (isinstance(side, int) and side >= 0) for side in sides)
+    ):
+        raise ValueError(f"window: expected an int >= 1 or a pair (left, right) of ints >= 0; got {shown(window)}")
+    return sides[0], sides[1]
 
 
 def key_limits(
@@ -249,7 +258,13 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, **numbers: float | None) -> None:
+    if q is None or k is None or v is None:
+        raise TypeError("attention: expected q, k and v; got None")
+    require("attention", Tensor, q=q, k=k, v=v, mask=mask, sinks=sinks)
+    for name, number in numbers.items():
+        if isinstance(number, Tensor) and number.numel() != 1:
+            raise ValueError(f"attention: {name}: expected a number; got {shown(number)}")
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if q.dim() < 2 or q.dim() != k.dim() or k.dim() != v.dim():
         raise ValueError(f"attention: q, k and v must have the same number of dimensions, 2 or more; got {shapes}")

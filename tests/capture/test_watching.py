@@ -679,7 +679,7 @@ def test_layers_that_chose_nothing_are_told() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(TypeError, match=r"torch\.nn\.Module or None; got str"):
+    with pytest.raises(TypeError, match=r"torch\.nn\.Module or None; got 'gpt2'"):
         hw.watch("gpt2")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="entropi"):
         hw.watch(measures=["entropi"])

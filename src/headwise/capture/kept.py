@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headwise.call import Alignment, AttentionCall
 from headwise.capture.forwards import Forward
+from headwise.errors import shown
 from headwise.kernels import RowStatistics
 from headwise.kernels.tiles import Tile, visible_tile
 from headwise.profile import Group, Profile
@@ -25,7 +26,7 @@ def keeper_of(profile: Profile, keep: str | None, limit: int | str) -> Keeper | 
         ValueError: Another `keep`, or a limit that is no size.
     """
     if keep is not None and keep not in KEEP:
-        raise ValueError(f"keep: expected None, 'qk' or 'qkv'; got {keep!r}")
+        raise ValueError(f"keep: expected None, 'qk' or 'qkv'; got {shown(keep)}")
     size = bytes_of(limit)
     if keep is None:
         return None

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.capture.forwards import Forward
+from headwise.errors import shown
 
 Groups: TypeAlias = Sequence[str] | Sequence[Sequence[str]]
 
@@ -35,7 +36,7 @@ class Labels:
         if isinstance(groups, str) or not (by_sequence or by_token) or self._groups == []:
             raise ValueError(
                 "groups: expected a label for each sequence, as in ['en', 'zh'], or a list of labels for each, one a "
-                f"token; got {groups!r:.80}"
+                f"token; got {shown(groups)}"
             )
         self._read: dict[int, int] = {}
 

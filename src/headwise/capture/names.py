@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from headwise.capture.modules import Running, plain_name
+from headwise.errors import shown
 
 
 class Names:
@@ -38,7 +39,7 @@ class Names:
         """
         for one in wanted or ():
             if not isinstance(one, (int, str)) or isinstance(one, bool) or (isinstance(one, int) and one < 0):
-                raise ValueError(f"layers: expected layer numbers (0, 1, ...) or module paths; got {one!r}")
+                raise ValueError(f"layers: expected layer numbers (0, 1, ...) or module paths; got {shown(one)}")
             paths = self._paths.values()
             if isinstance(one, str) and self._model is not None:
                 if not any(path == one or path.startswith(one + ".") for path in paths):

@@ -33,6 +33,7 @@ from headwise.capture.texts import Texts
 from headwise.capture.token_ids import TokenIds
 from headwise.capture.unseen import note_what_stayed_silent
 from headwise.capture.weighing import Weighing
+from headwise.errors import shown
 from headwise.kernels import RowStatistics
 from headwise.measures.blockwise import registered
 from headwise.measures.catalogue import CATALOGUE, select
@@ -44,7 +45,7 @@ def watch(
     model: nn.Module | None = None,
     *,
     measures: str | list[str] = "default",
-    layers: Sequence[int | str] | None = None,
+    layers: int | str | Sequence[int | str] | None = None,
     fuse: bool = False,
     verify: bool = False,
     tokenizer: Any = None,
@@ -70,7 +71,7 @@ def watch(
         measures: "default" (every row measure); "all" (also those that need the weights themselves, a few rows at a
             time: of tokens, of what heads write, of what keys receive, and between heads; several times as slow); or
             a list of names of `headwise.measures.catalogue` and of `headwise.measure`.
-        layers: Measure only these: layer numbers, or module paths (a path takes in everything below it).
+        layers: Measure only this one, or these: layer numbers, or module paths (a path takes in everything below it).
         fuse: Let one kernel give output and statistics, where it can: without gradients and dropout, on a CPU. Faster
             than watching beside the model's own operation; outputs are then equal to 1e-5, not bit by bit.
         verify: Recompute each output from the exact weights and compare: `profile.verified`. Costs about as much
@@ -93,7 +94,7 @@ def watch(
 
     Raises:
         ValueError: An unknown measure or layer, or a `keep` or `keep_limit` that is none.
-        TypeError: `model` is no module.
+        TypeError: `model` is no module, or `tokenizer` cannot decode.
     """
     return Watch(model, measures, layers, fuse, verify, tokenizer, tokens, real, groups, seed, keep, keep_limit)
 
@@ -105,7 +106,7 @@ class Watch:
         self,
         model: nn.Module | None,
         measures: str | list[str],
-        layers: Sequence[int | str] | None,
+        layers: int | str | Sequence[int | str] | None,
         fuse: bool,
         verify: bool,
         tokenizer: Any,
@@ -117,7 +118,10 @@ class Watch:
         keep_limit: int | str,
     ) -> None:
         if model is not None and not isinstance(model, nn.Module):
-            raise TypeError(f"watch: model must be a torch.nn.Module or None; got {type(model).__name__}")
+            raise TypeError(f"watch: model must be a torch.nn.Module or None; got {shown(model)}")
+        if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+            raise TypeError(f"watch: tokenizer: expected something with decode(ids); got {shown(tokenizer)}")
+        layers = [layers] if isinstance(layers, (int, str)) else layers
         selection = select(measures, tuple(registered()))
         self.profile = Profile(selection.columns)
         self.profile.entries = {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.capture import watch
+from headwise.errors import shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +48,11 @@ def induction_scores(
         by sequence), `rows`; most first. `profile.roles(induction=...)` takes it.
 
     Raises:
+        TypeError: `model` is no module.
         ValueError: Too few tokens to draw from, or less than two repeats.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"induction_scores: model must be a torch.nn.Module; got {shown(model)}")
     if repeats < 2 or length < 1 or batch < 1:
         raise ValueError(f"induction_scores: expected 2 repeats and 1 token at least; got {repeats} and {length}")
     first, last = _range(model, vocab)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import AttentionCall
+from headwise.errors import shown
 from headwise.kernels.geometry import Geometry, geometry_of
 from headwise.kernels.native import NativeKernel
 from headwise.kernels.portable import PortableKernel
@@ -69,7 +70,7 @@ def choose(call: AttentionCall, kernel: str | None = None) -> Choice:
     """
     if kernel is not None:
         if kernel not in KERNELS:
-            raise ValueError(f"kernel: expected one of {', '.join(KERNELS)}; got {kernel!r}")
+            raise ValueError(f"kernel: expected one of {', '.join(KERNELS)}; got {shown(kernel)}")
         why = KERNELS[kernel].refuses(call)
         if why:
             raise ValueError(f"kernel {kernel!r} cannot run this call: {why}")
@@ -103,7 +104,16 @@ def row_statistics(call: AttentionCall, kernel: str | None = None, geometry: Geo
         call: The call.
         kernel: As in `choose`.
         geometry: The call's geometry where it is known already (layers that share a mask share it).
+
+    Raises:
+        TypeError: `call` is none.
+        ValueError: As in `choose`.
     """
+    if not isinstance(call, AttentionCall):
+        raise TypeError(
+            "row_statistics: expected a headwise.AttentionCall, as in row_statistics(AttentionCall(q, k, causal=...)); "
+            f"got {shown(call)}"
+        )
     chosen = KERNELS[choose(call, kernel).kernel]
     with torch.no_grad():
         return chosen.run(call, geometry_of(call) if geometry is None else geometry)

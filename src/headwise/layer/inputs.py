@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from headwise.errors import require
 from headwise.layer.widths import Widths
 
 
@@ -13,16 +14,20 @@ def checked_inputs(
     """Tokens `[B, N, d_model]`, context `[B, M, d_context]` and key mask `[B, M]`, where one sequence needs no B.
 
     Raises:
+        TypeError: What must be a tensor is none.
         ValueError: Shapes that do not fit: what was expected, what came, what to do.
     """
+    if x is None:
+        raise TypeError("MultiHeadAttention: x: expected tokens [B, N, d_model]; got None")
+    require("MultiHeadAttention", Tensor, x=x, context=context, key_mask=key_mask)
     d_model, d_context = widths.d_model, widths.d_context
+    if not x.is_floating_point():
+        raise ValueError(f"MultiHeadAttention: x: expected floating point; got {x.dtype}: token ids need an embedding")
     if x.dim() not in (2, 3) or x.shape[-1] != d_model:
         raise ValueError(
             f"MultiHeadAttention: x: expected [B, N, d_model] or [N, d_model] with d_model = {d_model}; "
             f"got {tuple(x.shape)}"
         )
-    if not x.is_floating_point():
-        raise ValueError(f"MultiHeadAttention: x: expected floating point; got {x.dtype}: token ids need an embedding")
     if context is None and d_context != d_model:
         raise ValueError(
             f"MultiHeadAttention: this layer reads a context of width d_context = {d_context}, other than "

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from headwise.call import Place
 from headwise.equations import Alignment, merge_heads, split_heads
+from headwise.errors import shown
 from headwise.kernels import RowStatistics
 from headwise.layer import torch_layers
 from headwise.layer.cache import KVCache
@@ -102,11 +103,11 @@ class MultiHeadAttention(nn.Module):
         """
         super().__init__()
         if not 0 <= dropout <= 1:
-            raise ValueError(f"MultiHeadAttention: dropout: expected a probability in 0..1; got {dropout!r}")
+            raise ValueError(f"MultiHeadAttention: dropout: expected a probability in 0..1; got {shown(dropout)}")
         if qk_norm not in (None, *get_args(Norm)):
-            raise ValueError(f"MultiHeadAttention: qk_norm: expected None, 'rms' or 'layer'; got {qk_norm!r}")
+            raise ValueError(f"MultiHeadAttention: qk_norm: expected None, 'rms' or 'layer'; got {shown(qk_norm)}")
         if init not in get_args(Init):
-            raise ValueError(f"MultiHeadAttention: init: expected 'fused' or 'per_head'; got {init!r}")
+            raise ValueError(f"MultiHeadAttention: init: expected 'fused' or 'per_head'; got {shown(init)}")
         w = self.widths = widths_of(d_model, num_heads, num_kv_heads, head_dim, value_head_dim, d_context)
         self.d_model, self.d_context = w.d_model, w.d_context
         self.num_heads, self.num_kv_heads = w.num_heads, w.num_kv_heads
@@ -180,8 +181,8 @@ class MultiHeadAttention(nn.Module):
         """
         if cache is not None and not isinstance(cache, KVCache):
             raise ValueError(f"MultiHeadAttention: cache: expected a headwise.KVCache; got {type(cache).__name__}")
-        batched = x.dim() != 2
-        x, context, key_mask = checked_inputs(x, context, key_mask, self.widths)
+        tokens, context, key_mask = checked_inputs(x, context, key_mask, self.widths)
+        batched, x = x.dim() != 2, tokens
         B, N, _ = x.shape
         cached = None if cache is None else cache.length if context is None else 0
         M = (cached or 0) + N if context is None else context.shape[1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from headwise.errors import shown
+
 
 class RotaryEmbedding(nn.Module):
     """Turns each pair of features of a query or key by an angle that grows with its position.
@@ -28,9 +30,9 @@ class RotaryEmbedding(nn.Module):
         """
         super().__init__()
         if not isinstance(dim, int) or dim < 2 or dim % 2:
-            raise ValueError(f"RotaryEmbedding: dim: expected an even number of features, 2 or more; got {dim!r}")
+            raise ValueError(f"RotaryEmbedding: dim: expected an even number of features, 2 or more; got {shown(dim)}")
         if not 0 < base < float("inf"):
-            raise ValueError(f"RotaryEmbedding: base: expected a positive, finite number; got {base!r}")
+            raise ValueError(f"RotaryEmbedding: base: expected a positive, finite number; got {shown(base)}")
         self.dim = dim
         self.base = float(base)
         self.interleaved = interleaved

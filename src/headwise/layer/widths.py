@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headwise.errors import shown
+
 
 @dataclass(frozen=True)
 class Widths:
@@ -80,7 +82,7 @@ def widths_of(
     }  # fmt: skip
     for name, size in sizes.items():
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-            raise ValueError(f"MultiHeadAttention: {name}: expected an integer of at least 1; got {size!r}")
+            raise ValueError(f"MultiHeadAttention: {name}: expected an integer of at least 1; got {shown(size)}")
     if head_dim is None:
         if d_model % num_heads:
             raise ValueError(

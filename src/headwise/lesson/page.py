@@ -8,6 +8,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from headwise.errors import shown
 from headwise.lesson import prose, still
 from headwise.lesson.contents import LANGUAGES, maps, texts
 from headwise.lesson.formulas import FORMULAS
@@ -34,7 +35,7 @@ def page(language: str, state: State | None = None) -> str:
         HTML that works offline; without JavaScript its text, formulas, answers and main tables can still be read.
     """
     if language not in LANGUAGES:
-        raise ValueError(f"language: expected one of {', '.join(LANGUAGES)}; got {language!r}")
+        raise ValueError(f"language: expected one of {', '.join(LANGUAGES)}; got {shown(language)}")
     opening = example() if state is None else state
     numbers = work(opening)
     words = texts(language)

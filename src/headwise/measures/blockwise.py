@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.blocks import BLOCK_ELEMENTS, WeightBlock, weight_blocks, whole
 from headwise.call import AttentionCall
+from headwise.errors import shown
 from headwise.kernels import Geometry, RowStatistics, Tile, working_dtype
 from headwise.kernels.tiles import visible_tile
 from headwise.measures.outputs import output_factors, value_norms_of
@@ -232,7 +233,7 @@ def why_not(name: str, call: AttentionCall, *, tokens: Tokens | None = None, out
         ValueError: No such measure.
     """
     if name not in REGISTRY:
-        raise ValueError(f"measures: expected names among {', '.join(REGISTRY)}; got {name!r}")
+        raise ValueError(f"measures: expected names among {', '.join(REGISTRY)}; got {shown(name)}")
     needs = REGISTRY[name].needs
     if "tokens" in needs and tokens is None:
         return "it needs the tokens of the call; none are known"

@@ -5,7 +5,10 @@ The order is the order of the columns in a profile's table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from headwise.errors import shown
 
 
 @dataclass(frozen=True)
@@ -217,14 +220,15 @@ def select(measures: str | list[str] | tuple[str, ...], registered: tuple[str, .
         if measures == "all":
             return Selection(tuple(BY_NAME), registered, keys=True, pairs=True)
         measures = [measures]
+    measures = list(measures) if isinstance(measures, Iterable) else [measures]
     blockwise = dict.fromkeys((*(m.name for m in BLOCK_MEASURES), *registered))
     keys, pairs = {m.name for m in KEY_MEASURES}, {m.name for m in PAIR_MEASURES}
     known = {*BY_NAME, *blockwise, *keys, *pairs}
-    unknown = [name for name in measures if name not in known]
-    if set(unknown) & {"default", "all"}:
-        raise ValueError(f"measures: 'default' and 'all' stand alone; got {', '.join(map(repr, measures))}")
+    unknown = [name for name in measures if not isinstance(name, str) or name not in known]
+    if "default" in measures or "all" in measures:
+        raise ValueError(f"measures: 'default' and 'all' stand alone; got {', '.join(map(shown, measures))}")
     if unknown or not measures:
-        came = ", ".join(map(repr, unknown)) or "an empty list"
+        came = ", ".join(map(shown, unknown[:3])) or "an empty list"
         names = ", ".join(dict.fromkeys((*BY_NAME, *blockwise, *CATALOGUE)))
         raise ValueError(f"measures: expected 'default', 'all', or names among {names}; got {came}")
     asked = set(measures)

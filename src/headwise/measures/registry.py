@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from torch import Tensor
 
+from headwise.errors import shown
 from headwise.measures import outputs, tokens
 from headwise.measures.catalogue import BLOCK_MEASURES, BY_NAME, COLUMNS, KEY_MEASURES, PAIR_MEASURES, Measure
 
@@ -96,9 +97,9 @@ def measure(
             headwise.measure("even_positions", even)
     """
     if not callable(per_block):
-        raise ValueError(f"measure {name!r}: expected a function from a Block to values; got {per_block!r}")
+        raise ValueError(f"measure {name!r}: expected a function from a Block to values; got {shown(per_block)}")
     if reduce not in ("mean", "max"):
-        raise ValueError(f"measure {name!r}: expected reduce 'mean' or 'max'; got {reduce!r}")
+        raise ValueError(f"measure {name!r}: expected reduce 'mean' or 'max'; got {shown(reduce)}")
     asked = frozenset((needs,) if isinstance(needs, str) else needs)
     if asked - set(NEEDS):
         came = ", ".join(map(repr, sorted(asked - set(NEEDS))))
@@ -124,13 +125,15 @@ def unregister(name: str) -> None:
     """
     if name not in REGISTRY or REGISTRY[name].own:
         added = [key for key, one in REGISTRY.items() if not one.own]
-        raise ValueError(f"unregister: expected a measure that was added ({', '.join(added) or 'none'}); got {name!r}")
+        raise ValueError(
+            f"unregister: expected a measure that was added ({', '.join(added) or 'none'}); got {shown(name)}"
+        )
     del REGISTRY[name]
 
 
 def _check_name(name: str, per_block: PerBlock) -> None:
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"measure: expected a name that is an identifier, like 'even_positions'; got {name!r}")
+        raise ValueError(f"measure: expected a name that is an identifier, like 'even_positions'; got {shown(name)}")
     before = REGISTRY.get(name)
     if before is not None and not before.own:
         if _identity(before.per_block) != _identity(per_block):

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headwise.errors import shown
 from headwise.layer import KVCache, MultiHeadAttention
 from headwise.layer.multi_head import Init
 
@@ -47,7 +48,7 @@ class Architecture:
     def __post_init__(self) -> None:
         """Refuse what no model can be made of."""
         if self.kind not in KINDS:
-            raise ValueError(f"Architecture: kind: expected one of {', '.join(KINDS)}; got {self.kind!r}")
+            raise ValueError(f"Architecture: kind: expected one of {', '.join(KINDS)}; got {shown(self.kind)}")
         if (self.vocab is None) == (self.features is None):
             raise ValueError("Architecture: expected either vocab (token ids) or features (vectors), and not both")
         if self.vocab is None and (self.kind != "encoder" or self.outputs is None):

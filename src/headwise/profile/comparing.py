@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from headwise.errors import shown
 from headwise.measures.catalogue import KEY_MEASURES, PAIR_MEASURES
 from headwise.profile import differences
 from headwise.profile.comparisons import Comparison
@@ -76,9 +77,9 @@ def compare(
             raise TypeError(f"compare: {name} must be a headwise.Profile; got {type(profile).__name__}")
     for name, value, choices in (("match", match, MATCHES), ("correct_over", correct_over, CORRECTED_OVER)):
         if value not in choices:
-            raise ValueError(f"compare: {name}: expected one of {', '.join(map(repr, choices))}; got {value!r}")
+            raise ValueError(f"compare: {name}: expected one of {', '.join(map(repr, choices))}; got {shown(value)}")
     if similarity is not None and match != "pattern":
-        raise ValueError(f'compare: similarity= is for match="pattern"; got match={match!r}')
+        raise ValueError(f'compare: similarity= is for match="pattern"; got match={shown(match)}')
     of, notes = _measures(a, b, measures)
     pairs = matched_layers(a, b, layers, match)
     heads = by_pattern(pairs, similarity) if match == "pattern" else None
@@ -144,7 +145,7 @@ def _measures(a: Profile, b: Profile, wanted: Iterable[str] | None) -> tuple[lis
     asked = [wanted] if isinstance(wanted, str) else list(wanted)
     missing = [name for name in asked if name not in common + totals]
     if missing or not asked:
-        came = ", ".join(map(repr, missing)) or "an empty list"
+        came = ", ".join(map(shown, missing)) or "an empty list"
         known = ", ".join(common + totals) or "none"
         unrecorded = [name for name in missing if name in TOTALS]
         way_out = f'; watch both with measures=["{unrecorded[0]}"] or "all" to compare it' if unrecorded else ""

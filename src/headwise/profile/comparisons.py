@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headwise.errors import shown
 from headwise.measures.catalogue import PAIR_MEASURES
 from headwise.profile.differences import NO_ERROR_OF_AN_EXTREME, WITHIN_ROUNDING
 from headwise.profile.numbers import significant
@@ -136,9 +137,9 @@ class Comparison:
 
     def _is_significant(self, alpha: float, method: str) -> pd.Series[bool]:
         if method not in METHODS:
-            raise ValueError(f"compare: method: expected one of {', '.join(map(repr, METHODS))}; got {method!r}")
+            raise ValueError(f"compare: method: expected one of {', '.join(map(repr, METHODS))}; got {shown(method)}")
         if not 0 < alpha < 1:
-            raise ValueError(f"compare: alpha: expected a number between 0 and 1; got {alpha!r}")
+            raise ValueError(f"compare: alpha: expected a number between 0 and 1; got {shown(alpha)}")
         return self._table[f"p_{method}"] <= alpha
 
     def _tests(self, tested: pd.DataFrame) -> str:

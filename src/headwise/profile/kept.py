@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from headwise.errors import shown
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -209,7 +211,7 @@ def bytes_of(limit: int | str) -> int:
         return limit
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b\s*", limit, re.IGNORECASE) if type(limit) is str else None
     if found is None:
-        raise ValueError(f"keep_limit: expected bytes, or a size as in '1GB', '200 MB', '512 kB'; got {limit!r}")
+        raise ValueError(f"keep_limit: expected bytes, or a size as in '1GB', '200 MB', '512 kB'; got {shown(limit)}")
     return int(float(found[1]) * UNITS[(found[2] or "").lower()])
 
 

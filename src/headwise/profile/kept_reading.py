@@ -10,6 +10,7 @@ from numbers import Integral
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from headwise.errors import shown
 from headwise.profile.kept import size_text
 from headwise.profile.sequences import KEPT_SEQUENCES
 
@@ -120,7 +121,7 @@ def head_map(
 
     most = (size, size) if isinstance(size, Integral) else size
     if not (isinstance(most, tuple) and len(most) == 2 and all(isinstance(one, Integral) for one in most)):
-        raise ValueError(f"map: size: expected a whole number of rows and columns, or two; got {size!r}")
+        raise ValueError(f"map: size: expected a whole number of rows and columns, or two; got {shown(size)}")
     return pooled(look(profile, "map", head, sequence, call, phase), most, how)
 
 
@@ -133,7 +134,7 @@ def look(profile: Holder, method: str, head: Head, sequence: int, call: int, pha
     if profile.kept is None:
         raise ValueError(f'{method}: nothing was kept to compute weights from; watch with keep="qk"')
     if phase not in (None, "prefill", "decode"):
-        raise ValueError(f"{method}: expected phase 'prefill' or 'decode', or None; got {phase!r}")
+        raise ValueError(f"{method}: expected phase 'prefill' or 'decode', or None; got {shown(phase)}")
     layer, number = parse_head(profile, method, head)
     kept = profile.kept
     held = [one for one in kept.calls if (one.group.layer, one.group.call) == (layer, call)]
@@ -168,7 +169,7 @@ def parse_head(profile: Holder, method: str, head: Head) -> tuple[int, int]:
     heads = {layer.layer: layer.num_heads for layer in profile.layers}
     if pair is None or not 0 <= pair[1] < heads.get(pair[0], 0):
         there = f"L{min(heads)}H0 to L{max(heads)}H{heads[max(heads)] - 1}" if heads else "none: no layer was caught"
-        raise ValueError(f"{method}: expected a head as 'L3H5' or (3, 5), of {there}; got {head!r}")
+        raise ValueError(f"{method}: expected a head as 'L3H5' or (3, 5), of {there}; got {shown(head)}")
     return pair
 
 
@@ -184,7 +185,7 @@ def chosen(looked: Looked, method: str, rows: Rows) -> list[int]:
     try:
         asked = [index(row) for row in rows] if isinstance(rows, Iterable) else [index(rows)]
     except TypeError:
-        raise ValueError(f"{method}: rows: expected a slice, an int, or a list of ints; got {rows!r}") from None
+        raise ValueError(f"{method}: rows: expected a slice, an int, or a list of ints; got {shown(rows)}") from None
     wrong = [row for row in asked if not -len(whole) <= row < len(whole)]
     if wrong:
         group = looked.places[0].call.group

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
+from headwise.errors import require
 from headwise.profile.accumulators import Accumulator
 from headwise.profile.kept import merge_kept
 from headwise.profile.totals import Totals
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def merge(profile: Profile, other: Profile) -> None:
     """See `Profile.merge`."""
+    require("merge", type(profile), other=other)
     if profile.measures != other.measures:
         raise ValueError(
             f"merge: both profiles must hold the same measures; got {', '.join(profile.measures)} "

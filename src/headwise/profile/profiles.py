@@ -335,6 +335,7 @@ class Profile(ExactWeights):
         Merging profiles of disjoint sequences, in any order, equals recording them all at once (to 1e-12).
 
         Raises:
+            TypeError: `other` is no profile.
             ValueError: The profiles differ in their measures, layers or heads.
         """
         from headwise.profile.merging import merge

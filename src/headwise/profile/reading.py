@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from headwise.errors import shown
 from headwise.measures.catalogue import OFFSETS, PAIR_MEASURES
 from headwise.measures.roles import Thresholds, roles
 from headwise.profile.accumulators import COUNTS
@@ -35,7 +36,7 @@ def heads_table(profile: Profile, label: str | None) -> pd.DataFrame:
         if not profile.labelled:
             raise ValueError("table: no groups were recorded; label sequences or tokens with watch(groups=...)")
         if label not in profile.labelled:
-            raise ValueError(f"table: expected a group among {', '.join(profile.labelled)}; got {label!r}")
+            raise ValueError(f"table: expected a group among {', '.join(profile.labelled)}; got {shown(label)}")
         sums = profile.labelled[label]
     layers = {layer.layer: layer for layer in profile.layers}
     parts = [_columns(profile, layers[one.layer], one, sums[one], label is None) for one in groups if one in sums]
@@ -104,7 +105,7 @@ def position_table(profile: Profile, measure: str) -> pd.DataFrame:
 
     groups = profile.ordered()
     if measure not in profile.measures:
-        raise ValueError(f"expected a measure among {', '.join(profile.measures)}; got {measure!r}")
+        raise ValueError(f"expected a measure among {', '.join(profile.measures)}; got {shown(measure)}")
     k = profile.measures.index(measure)
     records = []
     for group in groups:
@@ -172,7 +173,7 @@ def pairs_table(profile: Profile, measure: str) -> pd.DataFrame:
     import pandas as pd
 
     if measure not in PAIRS:
-        raise ValueError(f"pairs: expected a measure among {', '.join(PAIRS)}; got {measure!r}")
+        raise ValueError(f"pairs: expected a measure among {', '.join(PAIRS)}; got {shown(measure)}")
     _require(profile, "pair_totals", "pairs", "pairs of heads were", measure)
     k = PAIRS.index(measure)
     records = []
@@ -264,7 +265,7 @@ def heads_where(profile: Profile, condition: str) -> list[tuple[int, int]]:
             )
         )
         raise ValueError(
-            f"heads: expected a condition on columns such as {columns}; got {condition!r}: {error}"
+            f"heads: expected a condition on columns such as {columns}; got {shown(condition)}: {error}"
         ) from None
     return list(dict.fromkeys((int(layer), int(head)) for layer, head in pairs))
 

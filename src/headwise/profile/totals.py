@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headwise.errors import shown
 from headwise.profile.accumulators import CLUSTERS, clustered_error
 
 if TYPE_CHECKING:
@@ -101,6 +102,6 @@ def refuse_label(method: str, what: str, label: str | None) -> None:
     """
     if label is not None:
         raise ValueError(
-            f"{method}: {what} summed over the rows of all labels, not by label; got group={label!r}: "
+            f"{method}: {what} summed over the rows of all labels, not by label; got group={shown(label)}: "
             "watch the sequences of this label alone, or read table(group=...)"
         )
