@@ -85,22 +85,17 @@ def write(folder: Path = RESULTS) -> None:
 
 
 def with_answers(text: str, language: telling.Language, paths: Sequence[Path], reads: Sequence[Read]) -> str:
-    """A text with the answers in the place that it has for them: a line for each claim, with what each study found."""
+    """A text with the answers in the place that it has for them: a line for each claim, and below it one for each study."""
     begin, end = f"<!-- answers: {language} -->\n", "<!-- end of answers -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     words = texts(language)
     own = renamed(paths, reads)
     told = answering.first(verdict_of(own), {read.numbers.label: read for read in own}, words)
-    lines = [
-        " ".join(
-            [
-                f"- **{one.claim} {words['sums'][one.word].format(claim=words['short'][one.claim])}**",
-                *(f"{said.study}{words['colon']}{said.sentence}" for said in one.said),
-            ]
-        )
-        for one in told
-    ]
+    lines = []
+    for one in told:
+        lines.append(f"- **{one.claim} {words['sums'][one.word].format(claim=words['short'][one.claim])}**")
+        lines += [f"  - {said.study}{words['colon']}{said.sentence}" for said in one.said]
     return f"{before}{begin}" + "".join(f"{line}\n" for line in lines) + end + after
 
 

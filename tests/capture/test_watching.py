@@ -18,6 +18,7 @@ from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 import headwise as hw
+from headwise.capture import recorder
 from tests.models_of_tests import Decoder, SelfAttention
 
 IDS = torch.arange(14).view(2, 7)
@@ -533,6 +534,28 @@ def test_inference_mode_and_ordinary_forwards_in_one_watch() -> None:
             model(IDS)
         assert set(profile.table()["rows"]) == {42}
     assert profile.verified < 1e-6
+
+
+@pytest.mark.parametrize("inference", [True, False])
+def test_layers_of_a_forward_share_what_follows_from_its_mask(inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(SelfAttention() for _ in range(3))
+
+        def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    geometry_of, told = recorder.geometry_of, []
+    monkeypatch.setattr(recorder, "geometry_of", lambda call: (told.append(call.place.layer), geometry_of(call))[1])
+    model, x = Layers().eval(), torch.randn(2, 7, 32)
+    with torch.inference_mode(inference), hw.watch(model) as profile:
+        model(x, attention_mask=left_padded(7, 4))
+        model(x, attention_mask=left_padded(7, 7))
+    assert told == [0, 0]
+    assert set(profile.table()["padded_rows"]) == {3}
 
 
 def test_tokens_given_as_text() -> None:

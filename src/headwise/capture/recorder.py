@@ -265,10 +265,22 @@ def _numbers(sums: ClusterSums) -> dict[str, Any]:
 def _shared_geometry(call: AttentionCall, forward: Forward) -> Geometry:
     """The call's geometry: layers of one forward that share a mask share it."""
     mask, real = call.mask, call.real
-    if any(t is not None and t.is_inference() for t in (mask, real)):
-        return geometry_of(call)  # it cannot be told whether they were changed since the layer before
-    seen = [None if t is None else (t.data_ptr(), t._version, t.dtype, t.shape, t.stride()) for t in (mask, real)]
-    key = (*seen, call.sizes[0], *call.sizes[2:], call.causal, call.window, call.is_cross, call.q.device)
+    seen = None
+    if mask is not None:
+        if mask.is_inference():
+            return geometry_of(call)  # it cannot be told whether it was changed since the layer before
+        seen = (mask.data_ptr(), mask._version, mask.dtype, mask.shape, mask.stride())
+    # Which rows are real is the forward's own tensor (`Forward.real_rows`), which nobody changes.
+    key = (
+        seen,
+        None if real is None else id(real),
+        call.sizes[0],
+        *call.sizes[2:],
+        call.causal,
+        call.window,
+        call.is_cross,
+        call.q.device,
+    )
     if key not in forward.geometries:
         forward.geometries[key] = (geometry_of(call), (mask, real))
     return forward.geometries[key][0]
