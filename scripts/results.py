@@ -85,7 +85,7 @@ def write(folder: Path = RESULTS) -> None:
 
 
 def with_answers(text: str, language: telling.Language, paths: Sequence[Path], reads: Sequence[Read]) -> str:
-    """A text with the answers in the place that it has for them: a line for each claim, and below it one for each study."""
+    """A text with the answers in their place: a line for each claim, and below it one for each study."""
     begin, end = f"<!-- answers: {language} -->\n", "<!-- end of answers -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
