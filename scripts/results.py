@@ -31,6 +31,8 @@ RESULTS = Path(__file__).parent.parent / "docs" / "results"
 PREPARED = ("subwords.json",)
 ORDER = ("lookup", "lookup-4", "digits", "shakespeare", "python", "translation", "lookup-per-head", "digits-per-head")
 """In which studies are told of: that of the plan."""
+STUDY: dict[telling.Language, str] = {"en": "{} ({})", "zh": "{}（{}）"}
+NOT_BEGUN: dict[telling.Language, str] = {"en": "Not begun", "zh": "尚未开始"}
 LANGUAGES: dict[telling.Language, str] = {"en": "verdict.html", "zh": "verdict.zh.html"}
 
 
@@ -85,17 +87,28 @@ def write(folder: Path = RESULTS) -> None:
 
 
 def with_answers(text: str, language: telling.Language, paths: Sequence[Path], reads: Sequence[Read]) -> str:
-    """A text with the answers in their place: a line for each claim, and below it one for each study."""
+    """A text with the answers in their place: for each claim a line, and one for each study; then what is missing."""
     begin, end = f"<!-- answers: {language} -->\n", "<!-- end of answers -->"
     before, _, rest = text.partition(begin)
     _, _, after = rest.partition(end)
     words = texts(language)
     own = renamed(paths, reads)
-    told = answering.first(verdict_of(own), {read.numbers.label: read for read in own}, words)
+    verdict = verdict_of(own)
+    names = {read.numbers.label: path.resolve().name for path, read in zip(paths, own, strict=True)}
     lines = []
-    for one in told:
+    for one in answering.first(verdict, {read.numbers.label: read for read in own}, words):
         lines.append(f"- **{one.claim} {words['sums'][one.word].format(claim=words['short'][one.claim])}**")
-        lines += [f"  - {said.study}{words['colon']}{said.sentence}" for said in one.said]
+        lines += [
+            f"  - {STUDY[language].format(names[said.study], words['words'][said.word])}{words['colon']}{said.sentence}"
+            for said in one.said
+        ]
+    for about in verdict.studies:
+        if about.missing:
+            name, missing = names[about.study], len(about.missing)
+            lines.append(f"- {words['missing'].format(missing=missing, runs=about.runs, study=name)}")
+    absent = [name for name in ORDER if name not in names.values()]
+    if absent:
+        lines.append(f"- {NOT_BEGUN[language]}{words['colon']}{words['list'].join(absent)}")
     return f"{before}{begin}" + "".join(f"{line}\n" for line in lines) + end + after
 
 

@@ -173,6 +173,17 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken, f"{named(page)}: {', '.join(broken)}"
 
 
+@each_page
+def test_rows_of_a_table_have_as_many_cells_as_its_head(page: Path) -> None:
+    rows: list[str] = []
+    for line in [*read(page)[0].splitlines(), ""]:
+        if line.startswith("|"):
+            rows.append(line)
+            continue
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1, f"{named(page)}: {rows[0]}"
+        rows = []
+
+
 # The two READMEs
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headwise.cli import main
+from headwise.cli import exports, main
 from headwise.cli.failures import guarded
 from headwise.models import opening
 from headwise.profile import writing
@@ -93,6 +93,13 @@ def test_outputs_that_exist(refused: Any, tiny: Path, tmp_path: Path, flag: str)
 
 
 @pytest.mark.usefixtures("never_opened")
+@pytest.mark.usefixtures("never_opened")
+def test_parquet_without_its_package(refused: Any, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "find_spec", lambda _: None)
+    said = refused("profile", tiny, "--text", "x", "--parquet", tmp_path / "table.parquet", code=4)
+    assert said == 'headwise: --parquet: pyarrow is not installed: pip install "headwise[parquet]"\n'
+
+
 def test_no_output_replaces_what_is_read(refused: Any, tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("the lamp", encoding="utf-8")

@@ -19,7 +19,7 @@ from headwise.errors import FileFormatError
 from headwise.layer import MultiHeadAttention
 from headwise.profile import Profile
 from headwise.studies import estimands
-from headwise.studies.estimands import by_layer
+from headwise.studies.estimands import by_layer, clipped
 from headwise.studies.folders import StudyFolder
 from headwise.studies.numbers import Where, label_of, numbers_of
 from headwise.studies.planning import planned
@@ -197,3 +197,8 @@ def test_labels(tmp_path: Path) -> None:
     assert label_of(planned("text", data=[tmp_path / "a.txt"])) == "text on a.txt"
     three = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
     assert label_of(planned("text", data=three)) == "text on 3 files (a.txt, ...)"
+
+
+def test_a_bin_ends_with_the_last_position() -> None:
+    assert [clipped(span, 128) for span in ((0, 0), (63, 126), (127, 254))] == [(0, 0), (63, 126), (127, 127)]
+    assert clipped((15, 30), 24) == (15, 23)

@@ -58,6 +58,8 @@ def test_differences_by_hand() -> None:
         ([0.0, 0.0, 0.0], 0.0, "undecided"),  # nothing was found, and anything would matter
         ([0.5, 0.5, 0.5], 0.1, "supported"),
         ([-0.5, -0.5, -0.5], 0.0, "not supported"),
+        ([0.94 - 0.93] * 3, 0.01, "supported"),  # below 0.01 by rounding alone
+        ([0.96 - 0.95] * 3, 0.01, "supported"),  # above it by rounding alone
     ],
 )
 def test_the_word_of_a_difference(differences: list[float], least: float, word: str) -> None:

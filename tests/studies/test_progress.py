@@ -15,6 +15,7 @@ from headwise.studies.training import Silent
 from tests.studies.small import KEY, small_plan, trained
 
 ONE, TWO = RunKey("fixed_width", 1, 0), RunKey("fixed_width", 2, 0)
+THREE = RunKey("fixed_head_size", 1, 0)
 
 
 def test_the_bar_counts_steps_of_this_process_alone() -> None:
@@ -32,6 +33,7 @@ def test_the_bar_counts_steps_of_this_process_alone() -> None:
         assert (task.completed, task.total, task.description) == (2, 14, "2 of 4 runs")
         watching.begins(TWO)
         watching.failed(TWO, "no memory")
+        # None of its six steps was done, and none will be: twelve are left.
         assert (task.completed, task.total, task.description) == (2, 8, "3 of 4 runs")
 
 
@@ -44,9 +46,12 @@ def test_without_a_terminal_it_says_a_line_a_run() -> None:
         watching.finished(ONE, {"score_name": "accuracy", "score": {"accuracy": 0.51234}})
         watching.begins(TWO)
         watching.failed(TWO, "[red]no memory[/red]")
+        watching.begins(THREE)
+        watching.finished(THREE, {"score_name": "accuracy", "score": {"accuracy": None}})
     assert out.getvalue().splitlines() == [
         "fixed_width-h1-s0: accuracy 0.5123 (1 of 4 runs)",
         "fixed_width-h2-s0 failed: [red]no memory[/red]",
+        "fixed_head_size-h1-s0: accuracy undefined (3 of 4 runs)",
     ]
 
 
@@ -66,3 +71,26 @@ def test_curves_for_tensorboard(tmp_path: Path) -> None:
     assert curve == [(entry["step"], pytest.approx(entry["heldout_loss"])) for entry in log]
     heads = [one.value for one in events.Scalars("self_focus/L0H1")]
     assert heads == pytest.approx([entry["heads"][1]["self_focus"] for entry in log])
+
+
+def test_curves_of_a_run_that_was_killed_between_log_and_checkpoint(tmp_path: Path) -> None:
+    """The step that the log has and the checkpoint has not is written once."""
+    pytest.importorskip("tensorboard", reason="curves need tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from headwise.studies.boards import Board
+
+    class Killed(Silent):
+        def evaluated(self, entry: dict[str, object]) -> None:
+            if entry["step"] == 4:
+                raise KeyboardInterrupt
+
+    run = StudyFolder(tmp_path).run(KEY)
+    run.path.mkdir(parents=True)
+    with pytest.raises(KeyboardInterrupt), Board(run, Killed()) as board:
+        trained(small_plan(), tmp_path, watching=board)
+    assert [entry["step"] for entry in run.log()] == [0, 2, 4]
+    with Board(run, Silent()) as board:
+        trained(small_plan(), tmp_path, watching=board)
+    events = EventAccumulator(str(run.boards)).Reload()
+    assert [one.step for one in events.Scalars("heldout_loss")] == [0, 2, 4, 6]

@@ -110,3 +110,29 @@ def test_a_study_trains_it_once(tmp_path: Path) -> None:
 
 def without_clock(run: RunFolder) -> facts.Facts:
     return replace(facts.facts_of(run), seconds=None)
+
+
+def test_a_twin_that_was_killed_before_its_end_is_not_complete(tmp_path: Path) -> None:
+    trained(PLAN, tmp_path, WIDE)
+    study = StudyFolder(tmp_path)
+    run = study.run(SIZED)
+    assert taken_over(PLAN, study, run)
+    final = run.final()
+    run.final_file.unlink()  # the last of its files
+    assert not run.is_complete
+    assert taken_over(PLAN, study, run)
+    assert run.final() == final
+
+
+def test_the_run_of_fixed_width_is_trained_whatever_comes_first(tmp_path: Path) -> None:
+    """Its single head is cut anew, which the other's is not."""
+    plan = small_plan(heads=(1, 2), head_dim=8, regimes=("fixed_head_size", "fixed_width"))
+    wide, sized = RunKey("fixed_width", 1, 0), RunKey("fixed_head_size", 1, 0)
+    assert plan.runs.index(sized) < plan.runs.index(wide)
+    assert (twin_of(plan, sized), twin_of(plan, wide)) == (wide, None)
+    study, seen = StudyFolder(tmp_path / "study"), Silent()
+    running.begin(plan, study)
+    running.run(plan, study, 1, seen)
+    assert seen.begun.index(wide) < seen.begun.index(sized)
+    assert study.run(wide).final()["recut"]
+    assert study.run(sized).final()["same_as"] == str(wide)

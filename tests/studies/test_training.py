@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from headwise.errors import FileFormatError
+from headwise.errors import FileFormatError, InputError
 from headwise.measures.catalogue import BY_NAME
-from headwise.studies import durable
+from headwise.studies import checkpoints, durable
 from headwise.studies.durable import DiskError
 from headwise.studies.folders import RunFolder, StudyFolder
 from headwise.studies.plans import RunKey
@@ -287,3 +287,34 @@ def test_an_error_of_an_earlier_try_is_gone(tmp_path: Path) -> None:
     run.path.mkdir(parents=True)
     run.error_file.write_text("a traceback")
     assert trained(small_plan(), tmp_path).error() is None
+
+
+def test_a_training_that_diverges_in_its_last_step_says_so(tmp_path: Path) -> None:
+    """No training loss follows it; the held-out loss tells."""
+    with pytest.raises(DivergedError, match=r"the held-out loss after step 1 is (nan|inf): training diverged"):
+        trained(small_plan(steps=1, learning_rate=1e30, warmup=0, evaluate_every=1), tmp_path)
+    assert not StudyFolder(tmp_path).run(KEY).is_complete
+
+
+def test_a_task_that_does_not_score_what_it_names_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = small_plan()
+    monkeypatch.setattr(type(task_of(plan, tmp_path)), "score", lambda *_, final: {"other": 1.0})
+    with pytest.raises(InputError, match=r"score\(\) must return 'accuracy' \(its score_name\); got 'other'"):
+        trained(plan, tmp_path)
+    assert not StudyFolder(tmp_path).run(KEY).log()
+
+
+def test_a_checkpoint_says_its_step_in_both_files(tmp_path: Path) -> None:
+    run = trained(small_plan(), tmp_path)
+    assert checkpoints.step_of(run) == json.loads(run.about_checkpoint.read_text())["step"] == 6
+    # A kill may come between the two files.
+    run.final_file.unlink()
+    run.about_checkpoint.write_text(json.dumps({"step": 4}))
+    trained(small_plan(), tmp_path)
+    assert json.loads(run.about_checkpoint.read_text())["step"] == 6
+    run.checkpoint_file.write_bytes(b"damaged")
+    assert checkpoints.step_of(run) is None
+    run.checkpoint_file.unlink()
+    assert checkpoints.step_of(run) is None

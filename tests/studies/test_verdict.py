@@ -190,6 +190,9 @@ def test_layers_cut_anew() -> None:
     assert (cut.claim, cut.word, both.word, cut.control) == ("3", "supported", "supported", None)
     assert both.control is not None
     assert both.control.mean == pytest.approx(0)
+    # With other initial weights at each h, a model with two heads is no cut of the one with one.
+    other = verdict_of([read(values, before, recuts=recuts, init="per_head")])
+    assert finding(other, "cut_and_scale").control is None
     levels = {level.estimand: level.trained.mean for level in verdict.levels}
     assert levels["self_focus: scale"] == pytest.approx(0.05)
     assert levels["self_focus: cut"] == pytest.approx(-0.099)
@@ -320,3 +323,12 @@ def test_no_run_is_complete() -> None:
     assert (verdict.answers, verdict.findings, verdict.levels) == ((), (), ())
     assert telling.lines(verdict)[-1] == "a: missing: 1 of 4 runs: all"
     assert len(list(telling.tables(verdict))) == 1
+
+
+def test_notes_are_told_in_the_language() -> None:
+    one = read({("score", 1): (0.1, 0.1)})
+    missing = (f"{REGIME}-h2-s0 (not begun)",)
+    one = one._replace(numbers=replace(one.numbers, missing=missing), notes=("it has runs with one head alone",))
+    *_, left, note = telling.lines(verdict_of([one]), "zh")
+    assert (left.endswith("(not begun)"), note.isascii()) == (False, False)
+    assert telling.lines(verdict_of([one]))[-1] == "a: it has runs with one head alone"

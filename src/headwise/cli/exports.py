@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from headwise.cli import outputs
-from headwise.errors import InputError
+from headwise.errors import MissingPackageError
 from headwise.measures.catalogue import PAIR_MEASURES
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ def plan(arguments: argparse.Namespace, reads: Sequence[Path] = ()) -> list[outp
 
     Raises:
         InputError: An output cannot be written, or exists and --force was not given.
+        MissingPackageError: Parquet needs pyarrow.
     """
     asked = {f"--{name}": getattr(arguments, name, None) for name in ("out", "save", "json", "csv", "parquet")}
     if asked["--json"] == STDOUT:
         asked["--json"] = None
     if asked["--parquet"] and find_spec("pyarrow") is None:
-        raise InputError('--parquet: pyarrow is not installed: pip install "headwise[parquet]"')
+        raise MissingPackageError('--parquet: pyarrow is not installed: pip install "headwise[parquet]"')
     return outputs.plan(asked, force=arguments.force, reads=reads)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -115,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = StudyFolder(_out(arguments))
     plan = _resumed(arguments, folder) if arguments.resume else _begun(arguments, folder, console)
     jobs = arguments.jobs or max(1, _cores() // plan.threads)
-    again = f"headwise study --out {folder.path} --resume"
+    again = shlex.join(["headwise", "study", "--out", str(folder.path), "--resume"])
     try:
         with progress.shown(console, plan, len(folder.complete())) as watching:
             outcome = running.run(plan, folder, jobs, watching, tensorboard=arguments.tensorboard)

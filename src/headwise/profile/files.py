@@ -103,7 +103,9 @@ def load(path: str | Path) -> Profile:
         )
     text = metadata.get("profile", "")
     if schema not in ("1", str(SCHEMA)) or metadata.get("sha256") != _digest(text, arrays):
-        raise FileFormatError(f"{path}: is damaged: its contents do not match its checksum; save the profile again")
+        raise FileFormatError(
+            f"{path}: is damaged: its contents do not match its checksum; copy it again, or record it again"
+        )
     try:
         document = json.loads(text)
         if schema == "1":

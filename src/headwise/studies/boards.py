@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from headwise.errors import MissingPackageError
-from headwise.studies.folders import RunFolder, log_lines
+from headwise.studies import checkpoints
+from headwise.studies.folders import RunFolder
 from headwise.studies.training import Watching
 
 
@@ -28,9 +29,9 @@ class Board:
         require()
         from torch.utils.tensorboard import SummaryWriter
 
-        log = list(log_lines(folder.log_file))
-        # What an earlier process wrote beyond its last evaluation is forgotten.
-        self._writer: Any = SummaryWriter(str(folder.boards), purge_step=log[-1]["step"] + 1 if log else None)
+        # What an earlier process wrote beyond its checkpoint is forgotten: it will be written again.
+        step = checkpoints.step_of(folder)
+        self._writer: Any = SummaryWriter(str(folder.boards), purge_step=0 if step is None else step + 1)
         self._passed_to = passed_to
 
     def __enter__(self) -> Self:

@@ -53,7 +53,25 @@ def write(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer,
     for number, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{names[number]}.{kind}": value for kind, value in state.items()}
     durable.replace(folder.checkpoint_file, packed_tensors(tensors, metadata={FACTS: json.dumps(facts)}))
-    durable.replace_json(folder.about_checkpoint, facts | {"torch": torch.__version__})
+    _tell(folder, checkpoint)
+
+
+def _tell(folder: RunFolder, checkpoint: Checkpoint) -> None:
+    durable.replace_json(folder.about_checkpoint, vars(checkpoint) | {"torch": torch.__version__})
+
+
+def step_of(folder: RunFolder) -> int | None:
+    """Steps that the checkpoint of a run has behind it; None where there is no checkpoint, or none that can be read."""
+    try:
+        with folder.checkpoint_file.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            return _facts_of(file.read(length)).step
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        return None
+
+
+def _facts_of(header: bytes) -> Checkpoint:
+    return Checkpoint(**json.loads(json.loads(header)["__metadata__"][FACTS]))
 
 
 def read(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, plan: str) -> Checkpoint | None:
@@ -69,7 +87,7 @@ def read(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, 
         data = path.read_bytes()
         tensors = read_tensors(data)
         length = int.from_bytes(data[:8], "little")
-        checkpoint = Checkpoint(**json.loads(json.loads(data[8 : 8 + length])["__metadata__"][FACTS]))
+        checkpoint = _facts_of(data[8 : 8 + length])
         if checkpoint.plan != plan:
             raise FileFormatError(f"{path}: is of another plan; delete {folder.path} to train this run anew")
         model.load_state_dict({name: tensors[f"model.{name}"] for name in model.state_dict()})
@@ -78,6 +96,7 @@ def read(folder: RunFolder, model: nn.Module, optimizer: torch.optim.Optimizer, 
         raise FileFormatError(
             f"{path}: is damaged ({type(error).__name__}); delete {folder.path} to train this run anew"
         ) from error
+    _tell(folder, checkpoint)  # a kill may have come between the two files
     return checkpoint
 
 

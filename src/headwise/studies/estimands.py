@@ -95,6 +95,11 @@ def lift_by_position(profile: Profile) -> dict[Span, float]:
     return {span: fmean(values) for span, values in sorted(found.items())}
 
 
+def clipped(span: Span, length: int) -> Span:
+    """The positions of a bin that there are: with 128 positions the bin 127..254 holds position 127 alone."""
+    return span[0], max(span[0], min(span[1], length - 1))
+
+
 def self_lift(profile: Profile) -> ByHead:
     """The mean over position bins of the mean lift, of each head."""
     return {

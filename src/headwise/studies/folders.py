@@ -124,8 +124,8 @@ class RunFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has been trained and measured."""
-        return self.final_file.is_file() or (self.facts_file.is_file() and not self.checkpoint_file.is_file())
+        """Whether it has been trained and measured: here, or elsewhere, and then there is nothing but its facts."""
+        return self.final_file.is_file() or (self.facts_file.is_file() and not self.log_file.is_file())
 
     def final(self) -> dict[str, Any]:
         """What was measured at the end."""

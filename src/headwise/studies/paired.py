@@ -39,6 +39,8 @@ UNDECIDED: Word = "undecided"
 
 LEVEL = 0.05
 LEAST_SEEDS = 3
+ROUNDING = 1e-9
+"""A distance of this part of what it is between is none."""
 
 
 class Moments(NamedTuple):
@@ -89,7 +91,8 @@ def chances(of: Moments, least: Array | float) -> Chances:
     df = np.maximum(of.seeds - 1, 1).astype(np.float64)
 
     def t(distance: Array) -> Array:
-        # Seeds that all agree: certain, unless there is no distance at all, and then nothing was found.
+        # Seeds that all agree: certain, unless there is no distance but that of rounding, and then nothing was found.
+        distance = np.where(np.abs(distance) <= ROUNDING * np.maximum(np.abs(of.mean), least), 0.0, distance)
         with np.errstate(divide="ignore", invalid="ignore"):
             value = distance / (of.sd / np.sqrt(of.seeds))
         return np.where(enough, np.where((of.sd == 0) & (distance == 0), 0.0, value), np.nan)

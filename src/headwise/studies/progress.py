@@ -48,15 +48,23 @@ class Shown:
         """A line, where there is no bar."""
         self._ends(key)
         if not self._console.is_terminal:
-            self._line(f"{key}: {final['score_name']} {final['score'][final['score_name']]:.4g} ({self._count()})")
+            score = final["score"][final["score_name"]]
+            told = "undefined" if score is None else f"{score:.4g}"
+            self._line(f"{key}: {final['score_name']} {told} ({self._count()})")
 
     def failed(self, key: RunKey, why: str) -> None:
         """A line in any case."""
-        self._ends(key)
+        # Its other steps will not be done: they say nothing of the time that is left.
+        self._total_steps -= self._plan.steps - self._steps.get(key, 0)
+        self._bar.update(self._task, total=self._total_steps)
+        self._leaves(key)
         self._line(f"{key} failed: {why}")
 
     def _ends(self, key: RunKey) -> None:
         self.step(key, self._plan.steps)
+        self._leaves(key)
+
+    def _leaves(self, key: RunKey) -> None:
         self._active.remove(key)
         self._over += 1
         self._say()

@@ -19,6 +19,8 @@ from headwise.studies.sharing import twin_of
 from headwise.studies.workers import work
 
 LOCK = ".lock"
+PREPARED = ("subwords.json",)
+"""What tasks prepare for all runs."""
 
 
 class Watching(Protocol):
@@ -68,22 +70,37 @@ def begin(plan: Plan, folder: StudyFolder) -> None:
         InputError: The folder holds something already, or the task refuses its data.
         DiskError: The disk refused.
     """
-    if folder.plan_file.exists():
-        raise InputError(f"--out {folder.path}: holds a study already; go on with --resume, or give another folder")
-    if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-        raise InputError(f"--out {folder.path}: exists and is no study; give the name of a new folder")
+    _require_room(folder)
     settings = plan.settings(folder.path)
     made = not folder.path.exists()
     with durable.refusals(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
-    try:
-        tasks.prepare(plan.task, settings)
-        check(plan, folder)
-        # Last: a folder with a plan is a study that can be resumed.
-        durable.replace_json(folder.plan_file, plan.to_json())
-    except BaseException:
-        _clear(folder, made)
-        raise
+    with _locked(folder):
+        _require_room(folder)  # another process may have begun one meanwhile
+        try:
+            tasks.prepare(plan.task, settings)
+            check(plan, folder)
+            # Last: a folder with a plan is a study that can be resumed.
+            durable.replace_json(folder.plan_file, plan.to_json())
+        except BaseException:
+            _clear(folder, made)
+            raise
+
+
+def _require_room(folder: StudyFolder) -> None:
+    """See that a study can begin in a folder: it is new, empty, or holds what one that was killed had prepared.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if folder.plan_file.exists():
+        raise InputError(f"--out {folder.path}: holds a study already; go on with --resume, or give another folder")
+    if not folder.path.exists():
+        return
+    names = {path.name for path in folder.path.iterdir()} if folder.path.is_dir() else {""}
+    prepared = {name for name in names if name in PREPARED or (name.startswith(".") and name.endswith(".part"))}
+    if names and (LOCK not in names or names - prepared - {LOCK}):
+        raise InputError(f"--out {folder.path}: exists and is no study; give the name of a new folder")
 
 
 def check(plan: Plan, folder: StudyFolder) -> None:
@@ -129,6 +146,8 @@ def run(plan: Plan, folder: StudyFolder, jobs: int, watching: Watching, *, tenso
         (outcome.complete if folder.run(planned).is_complete else waiting).append(planned)
     running: list[_Job] = []
     with _locked(folder):
+        if folder.plan() != plan:  # the same study, but its data lie elsewhere now
+            durable.replace_json(folder.plan_file, plan.to_json())
         try:
             while waiting or running:
                 while len(running) < jobs and (key := _next(plan, waiting, running)):
@@ -149,9 +168,9 @@ def run(plan: Plan, folder: StudyFolder, jobs: int, watching: Watching, *, tenso
 
 
 def _next(plan: Plan, waiting: Sequence[RunKey], running: Sequence[_Job]) -> RunKey | None:
-    """The run to begin with; one that another under way will answer too waits for it."""
-    busy = {job.key for job in running}
-    return next((key for key in waiting if twin_of(plan, key) not in busy), None)
+    """The run to begin with; one that another will answer too waits for it."""
+    before = {*waiting, *(job.key for job in running)}
+    return next((key for key in waiting if twin_of(plan, key) not in before), None)
 
 
 def _start(plan: Plan, folder: StudyFolder, key: RunKey, tensorboard: bool) -> _Job:
@@ -181,11 +200,14 @@ def _hear(job: _Job, outcome: Outcome, watching: Watching) -> bool:
     """
     try:
         what, value = job.messages.recv()
-    except EOFError:
+    except (EOFError, OSError):  # it ended, perhaps in the middle of a message
         job.process.join()
-        what, value = "failed", f"its process ended (exit code {job.process.exitcode}); is there too little memory?"
-        with suppress(OSError):
-            job.run.error_file.write_text(value + "\n", "utf-8")
+        if job.run.final_file.is_file():
+            what, value = "finished", job.run.final()
+        else:
+            what, value = "failed", f"its process ended (exit code {job.process.exitcode}); is there too little memory?"
+            with suppress(OSError):
+                job.run.error_file.write_text(value + "\n", "utf-8")
     if what == "step":
         watching.step(job.key, value)
         return True

@@ -16,19 +16,20 @@ from safetensors.torch import save as packed_tensors
 
 from headwise.errors import InputError
 from headwise.studies import durable
+from headwise.studies.claims import REGIME
 from headwise.studies.facts import Facts
 from headwise.studies.folders import RunFolder, StudyFolder, read_json
 from headwise.studies.plans import Plan, RunKey
 
 
 def twin_of(plan: Plan, key: RunKey) -> RunKey | None:
-    """The earlier run of the plan that this one repeats; None if there is none."""
-    for other in plan.runs:
-        if other == key:
-            return None
-        if other.seed == key.seed and plan.sizes(other) == plan.sizes(key):
-            return other
-    return None
+    """The run of the plan that this one repeats; None if it is itself the one that is trained.
+
+    The one of fixed width is: its single head is cut anew at the end.
+    """
+    same = [run for run in plan.runs if run.seed == key.seed and plan.sizes(run) == plan.sizes(key)]
+    first = min(same, key=lambda run: run.regime != REGIME)
+    return None if first == key else first
 
 
 def taken_over(plan: Plan, study: StudyFolder, run: RunFolder) -> bool:

@@ -85,7 +85,9 @@ def lines(verdict: Verdict, language: Language = "en", said: Mapping[str, Sequen
         language: Of the lines.
         said: By claim of the article, what stands below its line.
     """
-    words = _WORDS[language]
+    from headwise.studies.page.words import noted, texts
+
+    words, of_page = _WORDS[language], texts(language)
     found = verdict.leading()
     told = [words["title"]]
     for claim in FIRST:
@@ -94,12 +96,13 @@ def lines(verdict: Verdict, language: Language = "en", said: Mapping[str, Sequen
     told += [_line(answer, words) for answer in verdict.others()]
     for about in verdict.studies:
         if about.missing:
-            named = ", ".join(about.missing[:3]) + (", ..." if len(about.missing) > 3 else "")
+            named = ", ".join(noted(of_page, one) for one in about.missing[:3])
+            named += ", ..." if len(about.missing) > 3 else ""
             told.append(
                 f"{about.study}: {words['missing']}: {len(about.missing)} {words['of']} {about.runs} {words['runs']}: "
                 f"{named}"
             )
-        told += [f"{about.study}: {note}" for note in about.notes]
+        told += [f"{about.study}: {noted(of_page, note)}" for note in about.notes]
     return told
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError
+from headwise.errors import HeadwiseError, InputError
 from headwise.studies import checkpoints, durable, finishing, measuring
 from headwise.studies.checkpoints import Checkpoint
 from headwise.studies.folders import RunFolder
@@ -35,6 +35,13 @@ LEAST_RATE = 0.1
 
 class DivergedError(HeadwiseError):
     """Training came to a loss that is no number."""
+
+
+def diverged(what: str, value: float) -> DivergedError:
+    """What to say of a loss that is no number, and what to do."""
+    return DivergedError(
+        f"{what} is {value}: training diverged; give a smaller --learning-rate, or more --warmup, to a new study"
+    )
 
 
 class Watching(Protocol):
@@ -69,7 +76,8 @@ def train(plan: Plan, key: RunKey, task: Task, folder: RunFolder, watching: Watc
 
     Raises:
         DiskError: The disk refused; what was kept before stays.
-        DivergedError: The loss became NaN or infinite.
+        DivergedError: The loss, of training or of held-out data, became NaN or infinite.
+        InputError: The task's score lacks what the task names.
         FileFormatError: The checkpoint is damaged.
     """
     watching = watching or Silent()
@@ -117,10 +125,7 @@ class _Run:
             loss = one_step(self.model, self.optimizer, self.task, self.key.seed, step, self.plan.clip)
             value = loss.item()
             if not math.isfinite(value):
-                raise DivergedError(
-                    f"the loss of step {step + 1} is {value}: training diverged; give a smaller --learning-rate, or "
-                    "more --warmup, to a new study"
-                )
+                raise diverged(f"the loss of step {step + 1}", value)
             losses.append(value)
             times.append(time.process_time() - began)
             self.watching.step(step + 1)
@@ -132,6 +137,13 @@ class _Run:
         with torch.no_grad():
             loss = measuring.heldout_loss(self.model, self.task)
             score = self.task.score(self.model, final=step == self.plan.steps)
+        if not math.isfinite(loss):
+            raise diverged(f"the held-out loss after step {step}", loss)
+        if self.task.score_name not in score:
+            raise InputError(
+                f"--task {self.plan.task}: score() must return {self.task.score_name!r} (its score_name); "
+                f"got {', '.join(map(repr, score)) or 'nothing'}"
+            )
         entry = {
             "step": step,
             "train_loss": train_loss,

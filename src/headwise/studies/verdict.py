@@ -25,7 +25,7 @@ from headwise.studies.claims import (
     agreed,
     to_a_degree,
 )
-from headwise.studies.estimands import FINAL, MEASURED, Span, State
+from headwise.studies.estimands import FINAL, MEASURED, Span, State, clipped
 from headwise.studies.findings import About, Answer, Finding, Level, Spread, Verdict
 from headwise.studies.numbers import Numbers, Where
 from headwise.studies.paired import Word
@@ -126,9 +126,10 @@ def _asked_of_cuts(read: Read) -> Iterable[_Asked]:
             differences = {
                 seed: effect[question.estimand] for seed, effect in _effects(read, "self_focus", heads).items()
             }
-            # Before training, models of one seed are one and the same Q, K, V at all h: a cut, and its scale.
+            # Before training, models of one seed have the same Q, K, V at all h: several heads are then a single
+            # one, cut. (Nearly so beyond the first layer: what it reads comes from cut layers.)
             control: dict[int, float] = {}
-            if question is CUT_AND_SCALE:
+            if question is CUT_AND_SCALE and not numbers.is_control:
                 control = _differences(numbers, Question("3", "self_focus", -1, 0.01), REGIME, heads, "untrained")
             assert question.least is not None
             yield _Asked(question, read, REGIME, heads, differences, control, question.sign, question.least)
@@ -226,7 +227,8 @@ def _lifts(numbers: Numbers, regime: str, heads: int) -> Iterable[Level]:
     for seed in numbers.plan.seeds:
         for span, value in numbers.lifts.get((regime, heads, seed), {}).items():
             spans.setdefault(span, []).append(value)
-    for (start, end), values in sorted(spans.items()):
+    for span, values in sorted(spans.items()):
+        start, end = clipped(span, numbers.plan.length)
         spread = spread_of(values)
         assert spread is not None
         yield Level(numbers.label, regime, heads, f"self_lift at {start}-{end}", spread)

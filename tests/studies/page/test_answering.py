@@ -49,7 +49,7 @@ def test_an_undecided_claim_quotes_what_speaks_most_for_the_article() -> None:
     one = read(values, heads=(1, 2, 4))
     found = told(verdict_of([one]), {"a": one})
     assert "with h = 2," in found["1b"].said[0].sentence
-    assert "by −1.7 points of 100 [" in found["1b"].said[0].sentence
+    assert "by −1.7 percentage points [" in found["1b"].said[0].sentence
     assert "beyond untrained models, by (unknown)" in found["1b"].said[0].sentence
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
@@ -109,3 +110,9 @@ def test_numbers_beside_the_verdict(gathered: Gathered) -> None:
     assert gathered.costs["fixed_width", 2].bytes == pytest.approx(
         fmean(gathered.folder.run(RunKey("fixed_width", 2, seed)).final()["step_bytes"] for seed in range(3))
     )
+
+
+def test_a_run_of_which_no_head_has_a_number(gathered: Gathered) -> None:
+    """No row of it sees two keys: its facts have no heads."""
+    without = replace(gathered, heads={})
+    assert charts.each_head(without, "self_focus", "fixed_width") is None

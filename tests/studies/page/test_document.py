@@ -179,3 +179,11 @@ def test_studies_of_one_name_can_be_told_apart(read: Read) -> None:
     ]
     noted = reads[2]._replace(notes=(f"{Path('c').resolve()}/runs: is damaged",))
     assert renamed(paths[2:], [noted])[0].notes == ("c/runs: is damaged",)
+
+
+def test_a_run_under_two_names_is_one_model(tmp_path: Path) -> None:
+    plan = small_plan(heads=(1, 2), seeds=2, steps=2)
+    study = finished(plan, tmp_path / "study", but=[RunKey("fixed_width", 1, 1), RunKey("fixed_head_size", 1, 1)])
+    text = text_of(page([study.path], evidence.read([study.path]), "en"))
+    # Six runs are complete; that of fixed head size with two heads is that of fixed width, in both seeds.
+    assert "Answered by 4 trained models in one study, 2 seeds for each" in text

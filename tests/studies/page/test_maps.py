@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,3 +88,19 @@ def test_data_that_changed_give_no_maps(gathered: Gathered, monkeypatch: pytest.
     monkeypatch.setattr(type(gathered.numbers.plan), "check_data", changed)
     with pytest.raises(InputError, match="has changed"):
         maps_of(gathered)
+
+
+def test_bytes_of_one_character_are_shown_as_that_character(tmp_path: Path) -> None:
+    from headwise.studies import evidence
+    from headwise.studies.page.gathered import gather
+    from headwise.studies.planning import planned
+
+    text = tmp_path / "text.txt"
+    text.write_text("头" * 400, "utf-8")
+    plan = planned(
+        "text", data=[text], heads=(1,), seeds=1, d_model=8, num_layers=1, d_ff=0, steps=1, batch=2, length=9,
+        regimes=("fixed_width",),
+    )  # fmt: skip
+    study = finished(plan, tmp_path / "study")
+    (layer,) = maps_of(gather(study.path, evidence.read([study.path])[0]))
+    assert layer.tokens == ("头₁", "头₂", "头₃") * 3

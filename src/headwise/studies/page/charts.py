@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from headwise.studies.claims import REGIME
-from headwise.studies.estimands import State
+from headwise.studies.estimands import State, clipped
 from headwise.studies.findings import Level, Spread
 from headwise.studies.page.drawing import Chart, Dots, Ink, Intervals, Line, Mark
 from headwise.studies.page.gathered import Gathered
@@ -65,7 +65,7 @@ def each_head(study: Gathered, measure: str, regime: str, levels: Sequence[float
         y: list[float] = []
         for heads in study.numbers.plan.heads:
             for key in study.keys(regime, heads):
-                for layer, of_heads in study.heads[measure, key, state].items():
+                for layer, of_heads in study.heads.get((measure, key, state), {}).items():
                     x += [_place(study, heads) + shift] * len(of_heads)
                     y += of_heads.values()
                     if state == "trained" and of_heads:
@@ -114,7 +114,8 @@ def lift_by_position(study: Gathered, x_label: str) -> Chart | None:
         if values:
             places = [float(spans.index(span)) for span in values]
             marks += _drawn(places, values.values(), REGIME_INKS[regime])
-    names = [str(start) if start == end else f"{start}\u2013{end}" for start, end in spans]
+    shown = [clipped(span, study.numbers.plan.length) for span in spans]
+    names = [str(start) if start == end else f"{start}\u2013{end}" for start, end in shown]
     return Chart(marks, x_label, list(enumerate(names)), (1.0,)) if marks else None
 
 

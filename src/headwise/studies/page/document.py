@@ -20,6 +20,7 @@ from headwise.studies.page import answering, charts, commands, drawing, maps, ta
 from headwise.studies.page.drawing import Chart
 from headwise.studies.page.gathered import Gathered, gather
 from headwise.studies.page.words import named, noted, texts
+from headwise.studies.sharing import twin_of
 from headwise.studies.telling import Language
 from headwise.studies.verdict import Read, verdict_of
 
@@ -107,10 +108,12 @@ def _without(text: str, places: Mapping[str, str]) -> str:
 
 
 def _scope(reads: Sequence[Read], words: dict[str, Any]) -> str:
-    plans = [read.numbers.plan for read in reads]
-    runs = sum(len(read.numbers.plan.runs) - len(read.numbers.missing) for read in reads)
+    # A run under two names is one model.
+    runs = sum(
+        twin_of(read.numbers.plan, key) not in read.numbers.facts for read in reads for key in read.numbers.facts
+    )
     count = words["studies_one"] if len(reads) == 1 else words["studies_many"].format(count=len(reads))
-    most = max(len(plan.seeds) for plan in plans)
+    most = max((len({key.seed for key in read.numbers.facts}) for read in reads), default=0)
     seeds = words["seeds_one"] if most == 1 else words["seeds_many"].format(count=most)
     return str(words["scope"].format(runs=f"{runs:,}", studies=count, seeds=seeds))
 

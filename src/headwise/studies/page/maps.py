@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from headwise.capture.texts import token_texts
 from headwise.errors import FileFormatError
 from headwise.layer import MultiHeadAttention
 from headwise.studies import resplit, tasks
@@ -21,6 +22,7 @@ from headwise.studies.page.gathered import Gathered
 from headwise.studies.plans import RunKey
 from headwise.studies.ranks import alone
 from headwise.studies.tasks.protocol import Task
+from headwise.studies.tasks.text import Text
 
 FORMAT, SCHEMA = "headwise-maps", 1
 MOST_HEADS = 8
@@ -189,4 +191,15 @@ def _tokens(task: Task, ids: Tensor, length: int) -> tuple[str, ...]:
     told = task.tokens()
     if told is not None and told:
         return tuple(told[0]) if len(told[0]) == length else ()
-    return tuple(task.decode([int(one)]) for one in ids) if ids.dim() == 1 and len(ids) == length else ()
+    if ids.dim() != 1 or len(ids) != length:
+        return ()
+    raw = _byte if isinstance(task, Text) else _unknown
+    return tuple(token_texts([int(one) for one in ids], task.decode, raw))
+
+
+def _byte(number: int) -> bytes | None:
+    return bytes([number])
+
+
+def _unknown(number: int) -> bytes | None:
+    return None
