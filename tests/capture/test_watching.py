@@ -341,6 +341,32 @@ def test_half_precision_and_autocast() -> None:
     assert half.passed is profile.passed is True
 
 
+@pytest.mark.parametrize("fuse", [False, True])
+def test_autocast_casts_what_the_model_left_in_float32(fuse: bool) -> None:
+    """As a rotary step does: scores are those of the cast queries and keys, which the operation saw."""
+    q, k, v = 6 * torch.randn(3, 2, 4, 33, 16)
+    bias = torch.randn(33, 33)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), hw.watch(verify=True, fuse=fuse) as cast:
+        out = F.scaled_dot_product_attention(q, k, v, bias)
+    assert out.dtype == torch.bfloat16
+    assert cast.layers[0].fused == fuse
+    assert cast.passed
+    with torch.no_grad(), hw.watch(verify=True, fuse=fuse) as half:
+        F.scaled_dot_product_attention(*(t.bfloat16() for t in (q, k, v, bias)))
+    pd.testing.assert_frame_equal(cast.table(), half.table())
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_what_torch_refuses_is_refused_while_watching(fuse: bool) -> None:
+    few, many = torch.randn(1, 2, 5, 16), torch.randn(1, 4, 5, 16)
+    for q, k in ((many, few), (many, many.double()), (many.half(), many)):
+        with torch.no_grad(), hw.watch(fuse=fuse), pytest.raises(RuntimeError):
+            F.scaled_dot_product_attention(q, k, k)
+    with torch.no_grad(), hw.watch(fuse=fuse) as profile:
+        F.scaled_dot_product_attention(many, few, few, enable_gqa=True)
+    assert profile.layers[0].fused == fuse
+
+
 # Invisible
 
 
@@ -511,6 +537,25 @@ def test_matmul_precision_is_high_inside_and_restored() -> None:
         torch.set_float32_matmul_precision(before)
     exact = (q.double() @ k.double().mT / 8).max()
     assert profile.table()["max_score"][0] == pytest.approx(exact.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["all", "cuda", "mkldnn"])
+def test_scores_are_full_float32_whatever_a_backend_is_set_to(backend: str) -> None:
+    """By the settings of single backends, which torch's older function refuses to sum up."""
+    backends: Any = torch.backends
+    if not hasattr(backends, "fp32_precision"):
+        pytest.skip("this torch has one setting for all")
+    owner = {"all": backends, "cuda": backends.cuda.matmul, "mkldnn": backends.mkldnn.matmul}[backend]
+    owner.fp32_precision = "bf16" if backend == "mkldnn" else "tf32"
+    try:
+        before = [one.fp32_precision for one in (backends, backends.cuda.matmul, backends.mkldnn.matmul)]
+        with hw.watch(measures=["entropy", "delimiter"]) as profile:
+            F.scaled_dot_product_attention(*torch.randn(3, 2, 4, 7, 16))
+        assert (len(profile.layers), profile.unseen) == (1, [])
+        assert [one.fp32_precision for one in (backends, backends.cuda.matmul, backends.mkldnn.matmul)] == before
+    finally:
+        owner.fp32_precision = "none"
+    assert torch.get_float32_matmul_precision() == "highest", "each backend follows all again"
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

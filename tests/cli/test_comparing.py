@@ -143,3 +143,14 @@ def test_real_profiles_of_two_texts(run: Any, tiny: Path, tmp_path: Path) -> Non
     assert "heads x " in result.words
     same = run("compare", tmp_path / "a", tmp_path / "a")
     assert "Paired: both profiles read the same" in same.words
+
+
+def test_numbers_are_whole_on_a_narrow_terminal(
+    run: Any, saved: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = run("compare", *saved).out
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = run("compare", *saved).out
+    assert "…" not in narrow
+    rows = [[line.split() for line in out.splitlines() if line.startswith("L0H")] for out in (wide, narrow)]
+    assert rows[0] == rows[1]

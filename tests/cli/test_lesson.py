@@ -222,7 +222,7 @@ def test_asking_reads_what_is_piped(run: Any, monkeypatch: pytest.MonkeyPatch) -
     result = run("lesson", "--ask", "--lang", "zh", "--step", "1,exercises")
     assert result.code == 0
     assert "对。" in result.out
-    assert result.err == "headwise: 已停止；用 headwise lesson --ask --step exercises 从这里继续\n"
+    assert result.err == "headwise: 已停止；用 headwise lesson --ask --step exercises --lang zh 从这里继续\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO("b\n0.7\n64\n1.6\n1.386\n8000000\n"))
     result = run("lesson", "--ask", "--step", "1,exercises")
     assert (result.code, result.err) == (0, "")
@@ -299,3 +299,19 @@ def test_an_output_that_exists(refused: Any, tmp_path: Path) -> None:
     path = tmp_path / "lesson.html"
     path.write_text("mine", encoding="utf-8")
     assert "exists; give another name, or --force" in refused("lesson", "--out", path)
+
+
+def test_what_was_left_goes_on_with_the_same_numbers(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    asked = ("--tokens", "my cat sat", "--heads", "1", "--causal", "--no-scale")
+    result = run("lesson", "--ask", "--step", "4-5", *asked)
+    assert (
+        result.err == "headwise: stopped; headwise lesson --ask --step 4-5 --tokens 'my cat sat' --heads 1 --causal "
+        "--no-scale goes on from here\n"
+    )
+
+
+def test_a_number_with_many_noughts_is_that_number(run: Any, refused: Any) -> None:
+    assert "expected 1, 2 or 4" in refused("lesson", "--heads", "0000000013")
+    assert "expected 1, 2 or 4" in refused("lesson", "--heads", "0000000003")
+    assert run("lesson", "--step", 6, "--heads", "002").code == 0

@@ -275,3 +275,9 @@ def test_fused_gives_the_same_table(run: Any, tiny: Path, monkeypatch: pytest.Mo
     assert fused.code == 0
     one, other = (json.loads(result.out)["heads"] for result in (plain, fused))
     assert [head["entropy"] for head in one] == pytest.approx([head["entropy"] for head in other], abs=1e-5)
+
+
+def test_a_limit_of_what_is_not_kept_is_refused(refused: Any, tiny: Path) -> None:
+    assert "--keep-limit: how much of what --keep keeps" in refused(
+        "profile", tiny, "--text", "x", "--keep-limit", "1MB"
+    )

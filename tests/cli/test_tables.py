@@ -41,3 +41,15 @@ def test_the_sink_rate_is_not_all_where_one_head_is_none() -> None:
 def test_a_profile_prints_like_its_table() -> None:
     text = repr(filled({"self_focus": [[0.9999, 0.00001, 1.0]]}))
     assert [word for word in (">0.999", "<0.001", "1.000") if word in text] == [">0.999", "<0.001", "1.000"]
+
+
+def test_numbers_are_whole_on_a_narrow_terminal() -> None:
+    profile = filled({"self_focus": [[0.25, 0.5]], "distance": [[123.4, 5.6]], "max_score": [[12.5, 5.5]]})
+    console = Console(width=20, highlight=False)
+    with console.capture() as capture:
+        tables.show(profile, console=console)
+    wide, narrow = (
+        next(line for line in text.splitlines() if line.startswith("L0 ")) for text in (said(profile), capture.get())
+    )
+    assert narrow.split() == wide.split()
+    assert "…" not in narrow

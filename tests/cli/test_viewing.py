@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import headwise
-from headwise.cli import doctor
+from headwise.cli import doctor, main
+from tests.report.recorded import filled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def saved(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile of a small model."""
-    from headwise.cli import main
-
     path = tmp_path_factory.mktemp("saved") / "run.headwise"
     assert main(["profile", str(tiny), "--text", "the lamp turns at night", "--save", str(path)]) == 0
     return path
@@ -91,3 +92,17 @@ def test_doctor_without_packages(run: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert result.code == 4
     assert 'gguf          missing: pip install "headwise[gguf]"' in result.out
     assert result.err == "headwise: headwise cannot run without rich; pip install headwise\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_an_encoding_that_lacks_signs(encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a pipe on Windows: something like each sign is printed, and no traceback after the work is done."""
+    profile = filled({"self_focus": [[0.25, 0.5]]})
+    profile.info["model"] = "模型 − é"
+    profile.save(tmp_path / "run.headwise")
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert main(["view", str(tmp_path / "run.headwise"), "--csv", str(tmp_path / "é−.csv")]) == 0
+    said = out.buffer.getvalue().decode(encoding)
+    assert said.startswith("???? - " + ("?" if encoding == "ascii" else "é"))
+    assert (tmp_path / "é−.csv").exists()

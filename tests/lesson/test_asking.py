@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headwise.lesson.asking import Left, choice_of, converse, value_of
+from headwise.lesson.asking import Left, choice_of, converse, values_of
 from headwise.lesson.contents import texts
 from headwise.lesson.terminal import Lesson
 from headwise.lesson.working import example
@@ -78,12 +78,15 @@ def test_a_reader_may_leave(cause: BaseException, typed: tuple[str, ...], at: in
     assert left.value.__cause__ is cause
 
 
-@pytest.mark.parametrize(("typed", "value"), [
-    ("0.7", 0.7), (" 7/10 ", 0.7), ("8,000,000", 8e6), ("8e6", 8e6), ("０．７", 0.7), ("−1", -1.0), ("1/0", None),
-    ("", None), ("nan", None), ("inf", None), ("1e999", None), ("x", None), ("1/2/3", None), ("9" * 400, None),
+@pytest.mark.parametrize(("typed", "values"), [
+    ("0.7", [0.7]), (" 7/10 ", [0.7]), ("8,000,000", [8e6]), ("8e6", [8e6]), ("０．７", [0.7]), ("−1", [-1.0]),
+    ("0,7", [0.7]), ("1,386", [1.386, 1386]), ("1.386", [1.386, 1386]), ("8 000 000", [8e6]), ("8.000.000", [8e6]),
+    ("8’000’000", [8e6]), ("1.386,5", [1386.5]), ("1,386.5", [1386.5]), ("0,7/2", [0.35]), ("1/0", []), ("", []),
+    ("nan", []), ("inf", []), ("1e999", []), ("x", []), ("1/2/3", []), ("9" * 400, []),
 ])  # fmt: skip
-def test_numbers_that_are_typed(typed: str, value: float | None) -> None:
-    assert value_of(typed) == (None if value is None else pytest.approx(value))
+def test_numbers_that_are_typed(typed: str, values: list[float]) -> None:
+    """As the page reads them: a decimal comma, and thousands with any mark."""
+    assert values_of(typed) == pytest.approx(values)
 
 
 def test_letters_that_are_typed() -> None:

@@ -201,7 +201,7 @@ def test_every_short_text_is_used() -> None:
 
 # Writing
 
-SEPARATORS = ("ui.colon", "ui.stop")
+SEPARATORS = ("ui.colon", "ui.list", "ui.stop")
 
 
 @each_language

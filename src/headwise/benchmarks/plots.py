@@ -65,6 +65,7 @@ def draw(results: Sequence[Result], format: str) -> bytes:
         "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.edgecolor": FAINT, "grid.color": FAINT,
         "axes.spines.top": False, "axes.spines.right": False, "font.size": 9, "axes.titlesize": 9,
         "svg.fonttype": "none", "svg.hashsalt": "headwise", "font.family": "sans-serif", "figure.dpi": 100,
+        "text.parse_math": False,  # a model's name may hold dollars
     }  # fmt: skip
     with mpl.rc_context(style):
         figure = _ratios(results[0]) if levels == {"attention"} else _costs(results)

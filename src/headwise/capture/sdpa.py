@@ -61,8 +61,7 @@ def read_call(
             _must_be_plain(tensor)
     if 0 in q.shape or 0 in k.shape:
         raise UnmeasurableError("an empty query or key tensor", "nothing to do: there is no weight to measure")
-    q, k, v = (_as_operation(t, q) for t in (q, k, v))
-    mask = None if mask is None else _as_operation(mask, q)
+    q, k, v, mask = _as_operation(q, k, v, mask, out.dtype)
     q, k, v, mask, out = _four_dimensional(q, k, v, mask, out, heads)
     q, k, v, mask, out = _unfold(q, k, v, mask, out, heads)
     scale = given.get("scale")
@@ -88,7 +87,14 @@ def place_for_output(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | 
         return None
     if q.dim() != 4 or k.dim() != 4 or v.shape[:2] != k.shape[:2] or q.shape[0] != k.shape[0]:
         return None
-    dtype = _as_operation(q[:0], q).dtype
+    dtype = _autocast(q)
+    # What torch may refuse, torch must be asked: a model that fails must fail while it is watched too.
+    if {_autocast(k), _autocast(v)} != {dtype}:
+        return None
+    if q.shape[1] != k.shape[1] and 1 not in (q.shape[1], k.shape[1]) and not given.get("enable_gqa"):
+        return None
+    if isinstance(mask, Tensor) and mask.dtype not in (torch.bool, torch.float32, q.dtype):
+        return None
     # Some models fold the heads that share keys into a one-token query's axis: unfolded, they must stay a view.
     if q.shape[2] <= MOST_FOLDED:
         return torch.empty(*q.shape[:3], v.shape[-1], dtype=dtype, device=q.device)
@@ -119,14 +125,25 @@ def _must_be_plain(tensor: Tensor) -> None:
         raise UnmeasurableError(f"tensors of type {kind}", "watch the model with plain torch tensors")
 
 
-def _as_operation(tensor: Tensor, q: Tensor) -> Tensor:
-    """The tensor as the operation casts it: under autocast, to the autocast dtype."""
-    tensor = tensor.detach()
-    kind = q.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        if tensor.is_floating_point() and tensor.dtype != torch.float64:
-            return tensor.to(torch.get_autocast_dtype(kind))
-    return tensor
+def _as_operation(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The tensors as the operation cast them. The dtype of its output tells: under autocast it is another than q's."""
+
+    def taken(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()
+        return tensor.to(dtype) if cast and tensor.is_floating_point() else tensor
+
+    cast = q.dtype != dtype
+    return taken(q), taken(k), taken(v), None if mask is None else taken(mask)
+
+
+def _autocast(tensor: Tensor) -> torch.dtype:
+    """The dtype in which the operation takes a query, key or value: under autocast that of autocast."""
+    kind = tensor.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and tensor.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return tensor.dtype
 
 
 def _four_dimensional(

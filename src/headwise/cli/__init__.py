@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from headwise.cli.failures import guarded
+from headwise.cli.signs import any_encoding
 from headwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: The arguments after the program's name; None takes the process's own.
     """
-    return guarded(lambda: _run(argv))
+    with any_encoding():
+        return guarded(lambda: _run(argv))
 
 
 class _Parser(argparse.ArgumentParser):

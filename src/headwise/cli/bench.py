@@ -67,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         "--out": lambda: results[0].packed(),
         "--plot": lambda: _drawn(results, arguments.plot),
     }
-    outputs.write(planned, makers)
+    for output in planned:  # the results first: what was measured must not be lost to a drawing
+        outputs.write([output], makers)
     _print(results, [output.path for output in planned])
     if interrupted:
         (result,) = results
@@ -143,7 +144,7 @@ def _measure(case: Case) -> tuple[Result, bool]:
         outcome = runner.run(case, bar)
     points = outcome.result.points
     if outcome.interrupted and not points:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt("nothing was kept")
     if not any(point.samples for point in points):
         why = points[0].not_run[case.baseline]
         raise InputError(f"{points[0].name} could not be run: {why}")

@@ -150,7 +150,7 @@ def _twins(arguments: argparse.Namespace, text: str | None) -> tuple[Profile, Pr
         measures = "all" if arguments.measure else "default"
         recorded = recording.record(opened, reading.cut(opened, arguments, text), measures=measures)
         if recorded.stopped:  # two profiles of different texts would say nothing of the twins
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("nothing was kept")
         recorded.profile.info.update({"model": opened.name, "dtype": opened.dtype, "source": reading.source(arguments)})
         made.append(recorded.profile)
     arguments.a, arguments.b = NAMES
@@ -202,7 +202,7 @@ def _show(
     from rich.console import Console
     from rich.padding import Padding
 
-    from headwise.cli.tables import _text
+    from headwise.cli.tables import _text, print_whole
 
     console = Console(highlight=False)
     sides = zip("ab", (arguments.a, arguments.b), comparison.sequences, comparison.infos, strict=True)
@@ -219,7 +219,7 @@ def _show(
         sentence.highlight_regex(r"\bL\d+(H\d+| \w+)\b", style="cyan")
         console.print(Padding(sentence, (0, 0, 0, 1), expand=False))
     console.print()
-    console.print(_grid(table.head(arguments.top), arguments.correction, arguments.alpha))
+    print_whole(console, _grid(table.head(arguments.top), arguments.correction, arguments.alpha))
     if len(table) > arguments.top:
         console.print(_text(f"and {len(table) - arguments.top:,} more: --top N, --csv FILE", style="dim"))
     console.print()

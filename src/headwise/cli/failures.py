@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headwise.errors import HeadwiseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 INTERRUPTED = 130
 
@@ -30,8 +31,8 @@ def guarded(command: Callable[[], int]) -> int:
             traceback.print_exc()
         say(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        say("interrupted: nothing was kept")
+    except KeyboardInterrupt as error:
+        say(f"interrupted: {error}" if str(error) else "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
         _drop_output()  # whoever read our output has left (`| head`)
@@ -46,6 +47,15 @@ def guarded(command: Callable[[], int]) -> int:
         return 1
     except SystemExit as leaving:  # argparse, after --help or --version
         return leaving.code if isinstance(leaving.code, int) else 0
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Ctrl-C within this block leaves nothing behind, and the command says so."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("nothing was kept") from None
 
 
 def _drop_output() -> None:

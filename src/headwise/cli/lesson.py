@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from headwise.cli.signs import any_encoding, can_print
+    from headwise.cli.signs import can_print
     from headwise.lesson.terminal import Lesson, show
 
     state = _state(arguments)
     if arguments.tokens is None and not can_print("".join(state["tokens"])):
         state["tokens"] = list(LATIN)
-    with any_encoding():
-        console = Console(highlight=False)
-        lesson = Lesson(language, state, console, layer=layer)
-        if arguments.ask:
-            return _converse(lesson, steps, exercises)
-        show(lesson, steps, exercises=exercises, whole=arguments.step is None)
+    lesson = Lesson(language, state, Console(highlight=False), layer=layer)
+    if arguments.ask:
+        return _converse(arguments, lesson, steps, exercises)
+    show(lesson, steps, exercises=exercises, whole=arguments.step is None)
     return 0
 
 
@@ -126,7 +125,7 @@ def _state(arguments: argparse.Namespace) -> dict[str, Any]:
 def _number(flag: str, value: str | None, allowed: Sequence[int], *, default: int) -> int:
     if value is None:
         return default
-    if not value.isdecimal() or int(value[:9]) not in allowed:
+    if not value.isdecimal() or len(value) > 9 or int(value) not in allowed:
         *most, last = map(str, allowed)
         raise InputError(f"{flag} {value}: expected {', '.join(most)} or {last}")
     return int(value)
@@ -160,7 +159,7 @@ def _made(suffix: str, language: str, state: dict[str, Any]) -> str:
     return notebook(language)
 
 
-def _converse(lesson: Any, steps: Sequence[int], exercises: bool) -> int:
+def _converse(arguments: argparse.Namespace, lesson: Any, steps: Sequence[int], exercises: bool) -> int:
     from headwise.cli.failures import INTERRUPTED, say
     from headwise.lesson import asking
 
@@ -171,9 +170,19 @@ def _converse(lesson: Any, steps: Sequence[int], exercises: bool) -> int:
     except asking.Left as left:
         lesson.console.print()
         rest = [step for step in steps if isinstance(left.at, int) and step >= left.at]
-        say(lesson.ui["stopped"].format(rest=_listed(rest, exercises)))
+        say(lesson.ui["stopped"].format(command=_again(arguments, _listed(rest, exercises))))
         return INTERRUPTED if isinstance(left.__cause__, KeyboardInterrupt) else 0
     return 0
+
+
+def _again(arguments: argparse.Namespace, rest: str) -> str:
+    """The command that goes on with the steps that are left, on the same numbers."""
+    command = ["headwise", "lesson", "--ask", "--step", rest]
+    for name in ("lang", "tokens", "heads", "layer"):
+        if (value := getattr(arguments, name)) is not None:
+            command += [f"--{name}", value]
+    command += [flag for flag in ("--causal", "--no-scale") if getattr(arguments, flag[2:].replace("-", "_"))]
+    return shlex.join(command)
 
 
 def _listed(steps: Sequence[int], exercises: bool) -> str:

@@ -59,9 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("qk", "qkv"),
         help="keep in the profile what the exact weights of every head are made from; qkv: the values too",
     )
-    parser.add_argument(
-        "--keep-limit", metavar="SIZE", type=size, default="1GB", help="how much of it, as in 200MB (default: 1GB)"
-    )
+    parser.add_argument("--keep-limit", metavar="SIZE", type=size, help="how much of it, as in 200MB (default: 1GB)")
     parser.add_argument("--trust-remote-code", action="store_true", help="let the model's repository run its own code")
     parser.add_argument(
         "--allow-pickle",
@@ -73,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check everything that can be checked, open the model, record, write, print."""
     from headwise.cli import exports, reading, recording, soundness, tables
-    from headwise.cli.failures import INTERRUPTED, say
+    from headwise.cli.failures import INTERRUPTED, nothing_kept, say
 
     layers = parse_layers(arguments.layers)
     measures = parse_measures(arguments.measures)
@@ -81,22 +79,25 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.window is not None and arguments.file is None:
         raise InputError("--window cuts a --file; --text is read whole")
     text = reading.text_of(arguments)
+    if arguments.keep_limit is not None and not arguments.keep:
+        raise InputError("--keep-limit: how much of what --keep keeps; give that too, or leave it out")
     if arguments.keep and not arguments.save:
         raise InputError("--keep: what is kept goes into the file of --save; give --save FILE.headwise too")
     planned = exports.plan(arguments, reads=_reads(arguments))
-    opened = _open(arguments)
-    cut = reading.cut(opened, arguments, text, arguments.window)
-    recorded = recording.record(
-        opened,
-        cut,
-        batch_size=arguments.batch_size,
-        layers=layers,
-        measures=measures,
-        fuse=arguments.fuse,
-        verify=arguments.verify,
-        keep=arguments.keep,
-        keep_limit=arguments.keep_limit,
-    )
+    with nothing_kept():
+        opened = _open(arguments)
+        cut = reading.cut(opened, arguments, text, arguments.window)
+        recorded = recording.record(
+            opened,
+            cut,
+            batch_size=arguments.batch_size,
+            layers=layers,
+            measures=measures,
+            fuse=arguments.fuse,
+            verify=arguments.verify,
+            keep=arguments.keep,
+            keep_limit=arguments.keep_limit,
+        )
     profile = recorded.profile
     soundness.require_sound(profile, opened, layers)
     profile.info.update(_facts(opened, cut, recorded, reading.source(arguments), notes))

@@ -49,7 +49,7 @@ def record(
     fuse: bool = False,
     verify: bool = False,
     keep: str | None = None,
-    keep_limit: int | str = LIMIT,
+    keep_limit: int | str | None = None,
 ) -> Recording:
     """Run the model over every window.
 
@@ -73,7 +73,7 @@ def record(
             verify=verify,
             tokenizer=opened.tokenizer,
             keep=keep,
-            keep_limit=keep_limit,
+            keep_limit=LIMIT if keep_limit is None else keep_limit,
         )
     except ValueError as error:  # a module path that the model does not have
         raise InputError(f"--layers: {str(error).removeprefix('layers: ')}") from error

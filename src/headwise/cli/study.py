@@ -101,9 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError(f"--{name}: belongs to --verdict; give that too, or leave it out")
     from rich.console import Console
 
-    from headwise.cli.failures import INTERRUPTED, say
-    from headwise.studies import progress, running
-    from headwise.studies.durable import DiskError
+    from headwise.cli.failures import INTERRUPTED, nothing_kept, say
     from headwise.studies.folders import StudyFolder
 
     if arguments.jobs is not None and arguments.jobs < 1:
@@ -114,9 +112,30 @@ def run(arguments: argparse.Namespace) -> int:
         require()
     console = Console(file=sys.stderr)
     folder = StudyFolder(_out(arguments))
-    plan = _resumed(arguments, folder) if arguments.resume else _begun(arguments, folder, console)
-    jobs = arguments.jobs or max(1, _cores() // plan.threads)
     again = shlex.join(["headwise", "study", "--out", str(folder.path), "--resume"])
+    if arguments.resume:
+        plan = _resumed(arguments, folder)
+    else:
+        with nothing_kept():
+            plan = _begun(arguments, folder, console)
+    try:
+        return _train(arguments, plan, folder, console, again)
+    except KeyboardInterrupt:
+        say(f"interrupted; go on with: {again}")
+        return INTERRUPTED
+
+
+def _train(arguments: argparse.Namespace, plan: Plan, folder: StudyFolder, console: Any, again: str) -> int:
+    """Train what is not complete, print it, and say what is left.
+
+    Raises:
+        DiskError: The disk refused.
+    """
+    from headwise.cli.failures import INTERRUPTED, say
+    from headwise.studies import progress, running
+    from headwise.studies.durable import DiskError
+
+    jobs = arguments.jobs or max(1, _cores() // plan.threads)
     try:
         with progress.shown(console, plan, len(folder.complete())) as watching:
             outcome = running.run(plan, folder, jobs, watching, tensorboard=arguments.tensorboard)
@@ -269,11 +288,12 @@ def _print(folder: StudyFolder, plan: Plan, quick: bool | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from headwise.cli.tables import print_whole
     from headwise.studies.summary import table
 
     console = Console(highlight=False)
     if folder.complete():
-        console.print(table(folder))
+        print_whole(console, table(folder))
     if quick:
         seeds = "one seed" if len(plan.seeds) == 1 else f"{len(plan.seeds)} seeds"
         console.print(

@@ -37,6 +37,7 @@ _UNSEEN_SHOWN = 6
 _ROLES_SHOWN = 8
 _OTHERS_SHOWN = 6
 _NAME_SHOWN = 40
+WIDEST = 1000
 
 
 def show(profile: Profile, written: Sequence[Output] = (), console: Console | None = None) -> None:
@@ -55,7 +56,7 @@ def show(profile: Profile, written: Sequence[Output] = (), console: Console | No
     console.print()
     _highlights(profile, console)
     _roles(profile, console)
-    console.print(_layers(profile, table, wide=console.width >= 100))
+    print_whole(console, _layers(profile, table, wide=console.width >= 100))
     console.print()
     console.print(_text(_legend(profile), style="dim"))
     for line in _left_out(table):
@@ -65,6 +66,20 @@ def show(profile: Profile, written: Sequence[Output] = (), console: Console | No
     _unseen(profile, console)
     for output in written:
         console.print(_text(f"Wrote {output.path}"), soft_wrap=True)
+
+
+def print_whole(console: Console, grid: Table) -> None:
+    """Print a table as wide as it is, unless a column of words can fold: a number that is cut off is another number."""
+    from rich.measure import Measurement
+
+    folds = any(not column.no_wrap for column in grid.columns)
+    needed = 0 if folds else Measurement.get(console, console.options.update(width=WIDEST), grid).maximum
+    before = console.width
+    try:
+        console.width = max(before, needed)
+        console.print(grid)
+    finally:
+        console.width = before
 
 
 def _header(profile: Profile, table: pd.DataFrame) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,19 @@ def choice_of(typed: str, choices: int) -> int | None:
     return next((i for i in range(choices) if typed == letter(i)), None)
 
 
-def value_of(typed: str) -> float | None:
-    """The number that was typed, a fraction too; None if it is none."""
-    over, slash, under = _plain(typed).replace(",", "").replace("−", "-").partition("/")
+def values_of(typed: str) -> list[float]:
+    """What can be read in what was typed, a fraction too: "1,386" is a decimal to some and thousands to others."""
+    written = re.sub(r"[\s'’]", "", _plain(typed)).replace("−", "-").replace("–", "-")
+    forms = [re.sub(r"^([^,]*),([^,.]*)$", r"\1.\2", written)]
+    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", written):
+        forms.append(written.replace(",", ""))
+    if re.fullmatch(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?", written):
+        forms.append(written.replace(".", "").replace(",", "."))
+    return [value for form in forms if (value := _value_of(form)) is not None]
+
+
+def _value_of(written: str) -> float | None:
+    over, slash, under = written.partition("/")
     try:
         value = float(over) / float(under) if slash else float(over)
     except (ValueError, ZeroDivisionError):
@@ -85,10 +96,10 @@ def _choose(lesson: Lesson, step: int, read: Callable[[str], str]) -> None:
 def _solve(lesson: Lesson, i: int, exercise: dict[str, Any], read: Callable[[str], str]) -> None:
     lesson.exercise(i, exercise)
     while typed := read("   > ").strip():
-        value = value_of(typed)
-        if value is None:
+        values = values_of(typed)
+        if not values:
             lesson.say(lesson.ui["invalid"])
-        elif abs(value - exercise["answer"]) <= exercise["tolerance"]:
+        elif any(abs(value - exercise["answer"]) <= exercise["tolerance"] for value in values):
             lesson.say(lesson.ui["correct"], "bold green")
             break
         else:

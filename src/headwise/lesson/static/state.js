@@ -25,9 +25,10 @@ const tidied = (text) =>
  * @param {string} text @param {string} [path] @returns {number | string}
  */
 const parsed = (text, path = "") => {
-  const written = tidied(text).replace(/^([^,.]*),([^,.]*)$/, "$1.$2");
-  const value = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(written) ? Number(written) : NaN;
   const limits = WHOLE[path];
+  const thousands = limits && /^\d{1,3}(,\d{3})+$/.test(tidied(text));
+  const written = thousands ? tidied(text).replaceAll(",", "") : tidied(text).replace(/^([^,.]*),([^,.]*)$/, "$1.$2");
+  const value = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(written) ? Number(written) : NaN;
   if (limits) return Number.isInteger(value) && value >= limits[0] && value <= limits[1] ? value : "not_whole";
   if (Number.isNaN(value)) return "invalid";
   // A negative zero would be shown as a zero and still divide differently.

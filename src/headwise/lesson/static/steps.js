@@ -208,7 +208,7 @@ workings.places = (state, { places }) => {
           ui("decoder"),
           [symbols("Y"), ui("colon"), ui("target")],
           [symbols("Y"), ui("colon"), ui("target")],
-          `${ui("causal")}, ${ui("padding")}`,
+          `${ui("causal")}${ui("list")}${ui("padding")}`,
           shape(t, t),
         ],
         [ui("cross"), [symbols("Y"), ui("colon"), ui("target")], [symbols("X"), ui("colon"), ui("output_of")], ui("padding"), shape(t, n)],

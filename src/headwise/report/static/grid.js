@@ -150,17 +150,27 @@ const onKey = (event) => {
   const row = rowOf(event);
   if (row === null || event.altKey || event.metaKey) return;
   const y = lattice.findIndex((line) => line.includes(row)), x = lattice[y].indexOf(row);
-  const last = lattice[y].length - 1;
-  /** @type {Record<string, [number, number]>} */
+  const bottom = lattice.length - 1, last = lattice[y].length - 1;
+  /** Where a move begins, and its step: layers may have fewer heads, so it goes on to the next cell that there is. @type {Record<string, [number, number, number, number]>} */
   const moves = {
-    ArrowLeft: [y, x - 1], ArrowRight: [y, x + 1], ArrowUp: [y - 1, x], ArrowDown: [y + 1, x],
-    Home: [event.ctrlKey ? 0 : y, 0], End: [event.ctrlKey ? lattice.length - 1 : y, last],
+    ArrowLeft: [y, x - 1, 0, -1], ArrowRight: [y, x + 1, 0, 1], ArrowUp: [y - 1, x, -1, 0], ArrowDown: [y + 1, x, 1, 0],
+    Home: [event.ctrlKey ? 0 : y, 0, 0, 1], End: [event.ctrlKey ? bottom : y, last, 0, -1],
   };
   const to = moves[event.key], press = event.key === "Enter" || event.key === " ";
   if (!to && !press) return;
   event.preventDefault();
-  const next = press ? row : lattice[to[0]]?.[to[1]];
+  const next = press ? row : firstCell(...to);
   if (next !== undefined) (press ? choose : rove)(next, true);
+};
+
+/** The first head in a direction of the grid. @param {number} y @param {number} x @param {number} down @param {number} right @returns {number | undefined} */
+const firstCell = (y, x, down, right) => {
+  while (lattice[y] && x >= 0 && x < lattice[y].length) {
+    if (lattice[y][x] !== undefined) return lattice[y][x];
+    y += down;
+    x += right;
+  }
+  return undefined;
 };
 
 /** @param {Event} event @returns {number | null} */

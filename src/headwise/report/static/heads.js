@@ -22,7 +22,7 @@ const sortValue = (key, row) => {
 
 /** Order, filter and count the rows; undefined values stay last in both directions. */
 const arrange = () => {
-  const words = /** @type {HTMLInputElement} */ (find("filter")).value.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = /** @type {HTMLInputElement} */ (find("filter")).value.toLowerCase().split(/[\s,]+/).filter(Boolean);
   if (state.sort) {
     const keyed = tableRows.map((tr) => ({ tr, value: sortValue(state.sort, tr.row) }));
     const turn = state.up ? 1 : -1;

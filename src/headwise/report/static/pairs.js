@@ -85,7 +85,7 @@ const readPair = (pairs, a, b, focus = false) => {
   const shown = pairs.measures.filter((measure) => !measure.left_out);
   find("pair-readout").replaceChildren(
     make("b", {}, `${name} – L${one.layer}H${b}`),
-    ...shown.flatMap((measure) => [" ", make("span", { class: "nobreak" }, `${measure.title} `, make("b", {}, pairText(one, measure.name, a, b)))]),
+    ...shown.flatMap((measure) => [` ${measure.title} `, make("b", { class: "nobreak" }, pairText(one, measure.name, a, b))]),
   );
 };
 
