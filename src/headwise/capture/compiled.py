@@ -30,14 +30,14 @@ class CompiledParts:
     """
 
     def __init__(self, model: nn.Module | None) -> None:
-        self._entries: list[tuple[Any, str, Callable[..., Any]]] = []
+        self._places: list[tuple[Any, str]] = []
+        self._ended = True
         wrapper = _wrapper_class()
         if wrapper is not None:
-            self._entries.append((wrapper, "__call__", wrapper.__call__))
+            self._places.append((wrapper, "__call__"))
         for module in [] if model is None else model.modules():
-            compiled = module._compiled_call_impl
-            if compiled is not None:
-                self._entries.append((module, "_compiled_call_impl", compiled))
+            if module._compiled_call_impl is not None:
+                self._places.append((module, "_compiled_call_impl"))
 
     def step_aside(
         self,
@@ -49,23 +49,29 @@ class CompiledParts:
 
         def outside(compiled: Callable[..., Any], module: nn.Module | None) -> Callable[..., Any]:
             def run(*args: Any, **kwargs: Any) -> Any:
-                if _get_current_function_mode() is not mode:
+                if self._ended or _get_current_function_mode() is not mode:
                     return compiled(*args, **kwargs)
                 # A class's __call__ gets the wrapper itself first; the module inside is the one that has a name.
                 runs(args[0]._orig_mod if module is None else module)
                 with _pop_mode_temporarily(), without_hooks():
                     return compiled(*args, **kwargs)
 
+            run.aside = self, compiled  # type: ignore[attr-defined]
             return run
 
-        for owner, attribute, compiled in self._entries:
+        self._ended = False
+        for owner, attribute in self._places:
             module = owner if isinstance(owner, nn.Module) else None
-            setattr(owner, attribute, outside(compiled, module))
+            setattr(owner, attribute, outside(getattr(owner, attribute), module))
 
     def restore(self) -> None:
-        """Put everything back."""
-        for owner, attribute, compiled in self._entries:
-            setattr(owner, attribute, compiled)
+        """Put everything back; what another watch has put over it is left to that one, whenever it ends."""
+        self._ended = True
+        for owner, attribute in self._places:
+            found = getattr(owner, attribute)
+            while (aside := getattr(found, "aside", None)) is not None and aside[0]._ended:
+                found = aside[1]
+                setattr(owner, attribute, found)
 
 
 def _wrapper_class() -> type[nn.Module] | None:

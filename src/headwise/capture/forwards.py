@@ -77,21 +77,30 @@ class Forward:
         key = (in_decoder, batch, num_queries, num_keys, cross)
         if key not in self.rows:
             mask = self.arguments.get("decoder_attention_mask" if in_decoder else "attention_mask")
-            self.rows[key] = rows_of(mask if told is None else told, batch, num_queries, num_keys, cross)
+            told = mask if told is None else told
+            self.rows[key] = rows_of(told, batch, num_queries, num_keys, cross, self.past)
         return self.rows[key]
 
 
-def rows_of(mask: object, batch: int, num_queries: int, num_keys: int, cross: bool) -> Tensor | None:
-    """The part of a mask over tokens `[B, L]` that belongs to the queries, or None where it does not fit them."""
+def rows_of(
+    mask: object, batch: int, num_queries: int, num_keys: int, cross: bool, past: int | None = None
+) -> Tensor | None:
+    """The part of a mask over tokens `[B, L]` that belongs to the queries, or None where it does not fit them.
+
+    `past` tokens stand in a cache before them (None: unknown).
+    """
     if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[0] != batch:
         return None
     length = mask.shape[1]
     if length == num_queries:
         return mask != 0
-    # With a cache the mask also covers earlier tokens; the queries are the last ones. Cross-attention's keys are
-    # another sequence's, so there only a longer mask over the same tokens can be meant.
+    # With a cache the mask also covers earlier tokens, and with one of a fixed size room behind them; where it is not
+    # known how many came before, the queries are the last ones. Cross-attention's keys are another sequence's, so there
+    # only a longer mask over the same tokens can be meant.
     if length > num_queries and (cross or length <= num_keys):
-        return mask[:, length - num_queries :] != 0
+        first = length - num_queries if past is None else past
+        if first + num_queries <= length:
+            return mask[:, first : first + num_queries] != 0
     return None
 
 
@@ -151,8 +160,10 @@ class Forwards:
             return self._begin(Forward())
         if self.current is None or id(root.module) not in self._hooked:
             self.attach(root.module)
-            # Its cache may have grown already, so what was in it before cannot be told.
-            return self._begin(_forward(root.module, root.arguments(), past=None))
+            # A cache that it was given may have grown already, so what was in it before cannot be told.
+            arguments = root.arguments()
+            empty = cache_of(arguments) == (0, None)
+            return self._begin(_forward(root.module, arguments, past=0 if empty else None))
         return self.current
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -197,7 +208,7 @@ def cache_of(arguments: dict[str, Any]) -> tuple[int | None, object]:
         if callable(length):
             try:
                 return int(length()), first
-            except TypeError:  # a cache that must be asked layer by layer
+            except Exception:  # noqa: BLE001 - a cache that must be asked in another way; the model must run all the same
                 return None, first
     for name in CACHES:
         cache = arguments.get(name)
@@ -227,7 +238,7 @@ WHOLE_NUMBERS = (torch.int64, torch.int32)
 
 def are_ids(value: object) -> TypeGuard[Tensor]:
     """Whether something is a tensor of token ids `[B, L]` whose numbers can be read."""
-    if not isinstance(value, Tensor) or value.dim() != 2 or value.dtype not in WHOLE_NUMBERS:
+    if type(value) is not Tensor or value.dim() != 2 or value.dtype not in WHOLE_NUMBERS:
         return False
     return value.device.type != "meta" and not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
@@ -238,5 +249,7 @@ def real_tokens(forward: Forward, real: Tensor | None) -> tuple[Tensor, Tensor |
     if not are_ids(ids):
         return None
     mask = real if real is not None else forward.arguments.get("attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2 and forward.past == 0:
+        mask = mask[:, : ids.shape[1]]  # behind it is the room of a cache of a fixed size
     fits = isinstance(mask, Tensor) and mask.shape == ids.shape
     return ids, mask if fits else None

@@ -59,29 +59,32 @@ class Labels:
                 )
         return ""
 
-    def rows(self, call: AttentionCall, forward: Forward) -> dict[str, Tensor]:
+    def rows(self, call: AttentionCall, forward: Forward, of_tokens: bool = True) -> dict[str, Tensor]:
         """The rows of each label, bool `[B, N]`, of those that occur in a call.
 
         A sequence without labels belongs to none. Where labels are by token, decoding goes on with them as far as
-        they go; the rows of an encoder-decoder's cross-attention and of windows have none.
+        they go; the rows of a decoder that reads what an encoder has read, of windows, and of towers for images or
+        sound (`of_tokens=False`) have none.
         """
         B, _, N, _ = call.sizes
         if self._groups is None or len(forward.sequences) != B:
             return {}
-        key = (B, N, call.is_cross, call.q.device)
+        in_decoder = forward.encoder_decoder and "decoder" in call.place.name.split(".")
+        of_tokens = of_tokens and not call.is_cross and not in_decoder
+        key = (B, N, of_tokens, call.q.device)
         if key not in forward.labelled:
-            found = self._rows(B, N, call.is_cross, forward)
+            found = self._rows(B, N, of_tokens, forward)
             forward.labelled[key] = {label: rows.to(call.q.device) for label, rows in found.items()}
         return forward.labelled[key]
 
-    def _rows(self, batch: int, num_rows: int, cross: bool, forward: Forward) -> dict[str, Tensor]:
+    def _rows(self, batch: int, num_rows: int, of_tokens: bool, forward: Forward) -> dict[str, Tensor]:
         assert self._groups is not None
         given = [self._groups[n - 1] if 0 < n <= len(self._groups) else None for n in forward.sequences]
         found: dict[str, Tensor] = {}
         for row, labels in enumerate(given):
             if isinstance(labels, str):
                 _rows_of(found, labels, batch, num_rows)[row] = True
-            elif labels is not None and not cross:
+            elif labels is not None and of_tokens:
                 start = forward.past or 0
                 number = forward.sequences[row]
                 self._read[number] = max(self._read.get(number, 0), start + num_rows)

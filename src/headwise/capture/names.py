@@ -19,7 +19,7 @@ class Names:
         self._model = model
         self._paths: dict[int, str] = {}
         self._known: dict[int, nn.Module] = {}  # held, so that an id means one module
-        self._numbers: dict[int | None, int] = {}
+        self._numbers: dict[tuple[int, int] | None, int] = {}
         self.caught_paths: list[str] = []
         if model is not None:
             self._learn(model)
@@ -42,23 +42,34 @@ class Names:
                 raise ValueError(f"layers: expected layer numbers (0, 1, ...) or module paths; got {shown(one)}")
             paths = self._paths.values()
             if isinstance(one, str) and self._model is not None:
-                if not any(path == one or path.startswith(one + ".") for path in paths):
+                named = plain_name(one)
+                if not any(path == named or path.startswith(named + ".") for path in paths):
                     raise ValueError(f"layers: the model has no module {one!r}; see model.named_modules()")
 
-    def place(self, caller: Running | None, root: Running | None) -> tuple[int | None, str]:
-        """The identity and the path of a module that calls attention."""
+    def path(self, caller: Running | None, root: Running | None) -> str:
+        """The path of a module that calls attention."""
         if caller is None or root is None:
-            return None, ""
+            return ""
         if id(caller.module) not in self._paths:
             self._learn(root.module)
         # A module made on the fly is in no tree: named by its class.
         path = self._paths.setdefault(id(caller.module), type(caller.module).__name__)
         self._known[id(caller.module)] = caller.module
-        return id(caller.module), path
+        return path
 
-    def layer(self, caller: Running | None, root: Running | None) -> tuple[int, str]:
-        """The layer number and path of a module that calls attention; a new module gets the next number."""
-        identity, path = self.place(caller, root)
+    def layer(self, caller: Running | None, root: Running | None, holder: Running | None) -> tuple[int, str]:
+        """The layer number and path of a module that calls attention; a new module gets the next number.
+
+        The holder is the module whose attention it is: the caller, or the one around it where the caller is a bare
+        function of it. Where several share one such function, each is a layer, under its own name.
+        """
+        path = self.path(caller, root)
+        identity = None
+        if caller is not None and holder is not None and root is not None:
+            identity = id(caller.module), id(holder.module)
+            around = self.path(holder, root)
+            if path != around and around and not path.startswith(around + "."):
+                path = around
         if identity not in self._numbers:
             self._numbers[identity] = len(self._numbers)
             self.caught_paths.append(path)

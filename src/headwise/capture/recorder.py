@@ -15,6 +15,7 @@ from headwise.call import AttentionCall
 from headwise.capture.forwards import Forward
 from headwise.capture.kept import Keeper
 from headwise.capture.labels import Labels
+from headwise.capture.sdpa import UnmeasurableError
 from headwise.capture.sequences import Identity, parts_of
 from headwise.capture.weighing import Weighed, Weighing, output_weight_of
 from headwise.kernels import (
@@ -97,6 +98,7 @@ class Recorder:
         self.tap: Callable[[AttentionCall, RowStatistics, Tensor], None] | None = None
         self._open_keys: dict[Group, tuple[tuple[int, ...], KeySums]] = {}
         self._open_pairs: dict[Group, tuple[tuple[int, ...], PairSums]] = {}
+        self._heads: dict[int, int] = {}
         self._waiting: list[_Waiting] = []
         self._buffer: Tensor | None = None
         self._used = 0
@@ -106,11 +108,13 @@ class Recorder:
         """Why a measure is undefined for some calls, by measure."""
         return self._weighing.notes
 
-    def attend(self, call: AttentionCall, out: Tensor, forward: Forward, caller: nn.Module | None) -> bool:
+    def attend(
+        self, call: AttentionCall, out: Tensor, forward: Forward, caller: nn.Module | None, of_tokens: bool = True
+    ) -> bool:
         """Compute the output into `out [B, H, N, d_v]` and measure in the same pass; False: nothing was done."""
         statistics = fused_attention(call, out, _shared_geometry(call, forward))
         if statistics is not None:
-            self.record(call, out, 0.0, forward, caller, statistics, fused=True)
+            self.record(call, out, 0.0, forward, caller, statistics, fused=True, of_tokens=of_tokens)
         return statistics is not None
 
     def record(
@@ -122,8 +126,18 @@ class Recorder:
         caller: nn.Module | None,
         statistics: RowStatistics | None = None,
         fused: bool = False,
+        of_tokens: bool = True,
     ) -> None:
-        """Measure one call, made by module `caller`. `out [B, H, N, d_v]` is what the model computed."""
+        """Measure one call, made by module `caller`. `out [B, H, N, d_v]` is what the model computed.
+
+        `of_tokens`: whether its rows can be those of the model's own tokens, not of a tower for images or sound.
+        """
+        heads, number = call.q.shape[1], call.place.layer
+        if self._heads.setdefault(number, heads) != heads:
+            raise UnmeasurableError(
+                f"layer {number} ({call.place.name}): expected {self._heads[number]} heads as before, got {heads}",
+                "watch one configuration of the model at a time",
+            )
         geometry = _shared_geometry(call, forward)
         if statistics is None:
             statistics = row_statistics(call, geometry=geometry)
@@ -158,7 +172,7 @@ class Recorder:
             texts = _Texts(forward.identity, forward.sequences, clusters, clusters // rows)
         of_labels = {
             label: summarise(statistics, self._row_measures, weighed.values, only)
-            for label, only in self.labels.rows(call, forward).items()
+            for label, only in self.labels.rows(call, forward, of_tokens).items()
         }
         if self._keeper is not None:
             self._keeper.keep(call, statistics, forward)

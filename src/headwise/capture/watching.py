@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +22,7 @@ from headwise.capture.forwards import Forward, Forwards
 from headwise.capture.kept import keeper_of
 from headwise.capture.labels import Groups, Labels
 from headwise.capture.mode import SDPA, Mode, leave
-from headwise.capture.modules import Running, running_modules
+from headwise.capture.modules import Running, plain_name, running_modules
 from headwise.capture.names import Names
 from headwise.capture.placing import attending, heads_of, place_of, reads_tokens
 from headwise.capture.quiet import quiet
@@ -128,7 +128,7 @@ class Watch:
             name: one for name, one in registered().items() if name in selection.blockwise and name not in CATALOGUE
         }
         self._model = model
-        self._wanted = None if layers is None else tuple(layers)
+        self._wanted = None if layers is None else tuple(plain_name(x) if isinstance(x, str) else x for x in layers)
         self._real = real
         self._fuse = fuse
         self._names = Names(model)
@@ -267,7 +267,7 @@ class Watch:
             return None
         caller, root, stack = found
         forward = self._forwards.at(root)
-        number, name = self._names.layer(caller, root)
+        number, name = self._names.layer(caller, root, attending(stack))
         index = forward.calls[number]
         forward.calls[number] += 1
         return _Located(forward, stack, number, name, index) if _is_wanted(self._wanted, number, name) else None
@@ -284,7 +284,8 @@ class Watch:
                 whole = tuple(out.shape[:3]) == call.sizes[:3]
                 if not whole or out.untyped_storage().data_ptr() != place.untyped_storage().data_ptr():
                     return None
-                return place if self._recorder.attend(call, out, located.forward, located.caller) else None
+                done = self._recorder.attend(call, out, located.forward, located.caller, located.reads_tokens)
+                return place if done else None
         except Exception:  # noqa: BLE001 - whatever it is, it is told when the model's own operation has run
             return None
 
@@ -293,7 +294,9 @@ class Watch:
         try:
             with quiet(out.device):
                 call, out, dropout = self._read(args, kwargs, out, located)
-                self._recorder.record(call, out, dropout, located.forward, located.caller)
+                self._recorder.record(
+                    call, out, dropout, located.forward, located.caller, of_tokens=located.reads_tokens
+                )
         except UnmeasurableError as error:
             self._recorder.unseen(located.name, error.reason, error.way_out)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not end somebody's training run; it is told
@@ -311,7 +314,7 @@ class Watch:
         B, _, N, M = call.sizes
         place = place_of(call, caller, heads, forward.past, located.number, located.name, located.index)
         cross = place.kind == "cross"
-        masked = reads_tokens(stack)
+        masked = located.reads_tokens
         real = forward.real_rows(located.name, B, N, M, cross, self._real) if masked or self._real is not None else None
         if self._real is not None and real is None and not cross:
             told = tuple(self._real.shape)
@@ -331,11 +334,10 @@ class Watch:
         if found is None:
             return
         caller, root, _ = found
-        _, name = self._names.place(caller, root)
-        self._recorder.unseen(name, reason, way_out)
+        self._recorder.unseen(self._names.path(caller, root), reason, way_out)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Located:
     """Where an attention call is made: the forward, the running modules, the layer, and the nth call of it."""
 
@@ -344,6 +346,11 @@ class _Located:
     number: int
     name: str
     index: int
+
+    @cached_property
+    def reads_tokens(self) -> bool:
+        """Whether its rows can be those of the model's own tokens."""
+        return reads_tokens(self.stack)
 
     @property
     def caller(self) -> nn.Module | None:

@@ -56,12 +56,15 @@ def induction_scores(
     if repeats < 2 or length < 1 or batch < 1:
         raise ValueError(f"induction_scores: expected 2 repeats and 1 token at least; got {repeats} and {length}")
     first, last = _range(model, vocab)
-    if last - first < length:
-        raise ValueError(f"induction_scores: expected {length} different ids; the vocabulary has {last - first}")
-    generator = torch.Generator().manual_seed(seed)
-    once = torch.stack([torch.randperm(last - first, generator=generator)[:length] + first for _ in range(batch)])
-    ids = once.repeat(1, repeats)
     start = _begin(model, begin)
+    choice = torch.arange(first, last)
+    if start is not None:
+        choice = choice[choice != start]  # what stands before them is none of those that repeat
+    if len(choice) < length:
+        raise ValueError(f"induction_scores: expected {length} different ids; the vocabulary has {len(choice)}")
+    generator = torch.Generator().manual_seed(seed)
+    once = torch.stack([choice[torch.randperm(len(choice), generator=generator)[:length]] for _ in range(batch)])
+    ids = once.repeat(1, repeats)
     if start is not None:
         ids = torch.cat((torch.full((batch, 1), start), ids), 1)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))

@@ -39,7 +39,7 @@ def compare(
     *,
     match: str = "place",
     measures: Iterable[str] | None = None,
-    layers: Iterable[int | str] | None = None,
+    layers: int | str | Iterable[int | str] | None = None,
     similarity: Mapping[int, NDArray[np.float64]] | None = None,
     correct_over: str = "all",
 ) -> Comparison:
@@ -61,7 +61,7 @@ def compare(
         measures: Names of the measures to compare; None: those with a value per row that both profiles hold.
             "alpha_first" and the measures between heads (bc, hellinger, js, output_similarity) are compared when named
             here: unpaired, as their sums are not kept for single sequences; a pair of heads has a row "L0H1/L0H3".
-        layers: Compare only these: layer numbers, or module paths (a path takes in everything below it).
+        layers: Compare only this one, or these: layer numbers, or module paths (a path takes in everything below it).
         similarity: For match="pattern", by layer number the matrix `[H_a, H_b]` of bc (0..1, 1 = same pattern) between
             the heads of a and of b on the same text.
         correct_over: What p-values are corrected for. "all": every head and measure that is compared, so that

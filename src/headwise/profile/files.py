@@ -92,7 +92,7 @@ def load(path: str | Path) -> Profile:
         arrays = read_arrays(data)
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError) as error:
         raise FileFormatError(f"{path}: is no headwise profile, or is damaged: {error}") from None
     if metadata.get("format") != FORMAT:
         raise FileFormatError(f"{path}: is a safetensors file, but no headwise profile")
@@ -111,7 +111,7 @@ def load(path: str | Path) -> Profile:
         if schema == "1":
             document |= {"unpairable": OLDER, "labelled": {}, "entries": {}, "notes": []}
         return _from_document(document, arrays)
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise FileFormatError(f"{path}: is damaged: {type(error).__name__}: {error}") from None
 
 

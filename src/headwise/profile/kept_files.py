@@ -99,7 +99,7 @@ def _check(call: KeptCall, kept: Kept) -> None:
         raise ValueError("a kept call has no queries, lse or keys")
     B, H, N, d = call.q.array.shape
     b, kv, m, width = kept.keys[call.keys].k[0].array.shape
-    fits = (b, width, len(call.sequences)) == (B, d, B) and H % kv == 0 and call.num_keys <= m
+    fits = (b, width, len(call.sequences)) == (B, d, B) and H % kv == 0 and 0 < call.num_keys <= m
     if not fits or call.lse.array.shape != (B, H, N) or (call.mask is not None and not call.mask < len(kept.masks)):
         raise ValueError(
             f"a kept call of queries {(B, H, N, d)} and keys {(b, kv, m, width)} has parts that do not fit"

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 MATCHES = ("place", "pattern", "layer")
 
 
-def matched_layers(a: Profile, b: Profile, wanted: Iterable[int | str] | None, match: str) -> list[tuple[Layer, Layer]]:
+def matched_layers(
+    a: Profile, b: Profile, wanted: int | str | Iterable[int | str] | None, match: str
+) -> list[tuple[Layer, Layer]]:
     """The layers that are compared, by number.
 
     Raises:
@@ -25,7 +27,7 @@ def matched_layers(a: Profile, b: Profile, wanted: Iterable[int | str] | None, m
     """
     mine, theirs = ({layer.layer: layer for layer in profile.layers} for profile in (a, b))
     if wanted is not None:
-        asked = list(wanted)
+        asked = [wanted] if isinstance(wanted, (int, str)) else list(wanted)
         for one in asked:
             if not any(_is(one, layer) for layer in (*mine.values(), *theirs.values())):
                 raise ValueError(f"compare: layers: neither profile has a layer {one!r}; they have {_listed(mine)}")

@@ -252,7 +252,7 @@ def heads_where(profile: Profile, condition: str) -> list[tuple[int, int]]:
             raise TypeError("it is no comparison")
         chosen = table[truth]
         pairs = zip(chosen["layer"].tolist(), chosen["head"].tolist(), strict=True)
-    except (SyntaxError, NameError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (SyntaxError, NameError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
         columns = ", ".join(
             (
                 "layer",
