@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.call import AttentionCall
 from headwise.errors import shown
 from headwise.kernels import Geometry, Tile, weight_tile, working_dtype
+from headwise.kernels.precision import full_precision, without_autocast
 from headwise.kernels.tiles import visible_tile, within_limits
 
 BLOCK_ELEMENTS = 1 << 20
@@ -211,7 +212,8 @@ def pool(
         r = slice(rows.start * len(down) // N, -(-rows.stop * len(down) // N))
         target = pooled[block.batch, :, r]
         if to_columns is not None and to_rows is not None:
-            target += to_rows[r, rows] @ (block.part @ to_columns[:, block.keys].T)
+            with without_autocast(like.device.type), full_precision():
+                target += to_rows[r, rows] @ (block.part @ to_columns[:, block.keys].T)
             continue
         columns = _largest(block.weights, across)
         for at, (start, stop) in enumerate(down[r]):

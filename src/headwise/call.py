@@ -80,6 +80,11 @@ class AttentionCall:
             raise TypeError("AttentionCall: expected q and k; got None")
         require("AttentionCall", Tensor, q=self.q, k=self.k, v=self.v, mask=self.mask, sinks=self.sinks, real=self.real)
         q, k, v = self.q, self.k, self.v
+        places = {t.device for t in (q, k, v, self.mask, self.sinks) if t is not None}
+        if len(places) > 1:
+            raise ValueError(
+                f"AttentionCall: expected tensors on one device; got {', '.join(sorted(map(str, places)))}"
+            )
         shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}" + ("" if v is None else f", v {tuple(v.shape)}")
         if q.dim() != 4 or k.dim() != 4 or (v is not None and v.dim() != 4):
             raise ValueError(f"AttentionCall: expected 4 dimensions [B, heads, tokens, width]; got {shapes}")

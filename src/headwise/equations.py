@@ -222,7 +222,8 @@ def key_limits(
         left, right (None = unlimited), offset.
     """
     alignment = causal_alignment(causal)
-    left, right = window_sides(window)
+    # A side beyond all keys is as good as none, and adds up to no number that wraps.
+    left, right = (None if side is None else min(side, num_queries + num_keys) for side in window_sides(window))
     offset = num_keys - num_queries if alignment == "lower_right" else 0
     return left, right if alignment is None else 0, offset
 

@@ -126,14 +126,14 @@ def test_the_fused_call_gets_the_cheapest_arguments(
     shape: tuple[int, int], causal: Any, expected: tuple[bool, bool]
 ) -> None:
     limits = limits_of(None, None, causal, (B, H, *shape))
-    fused = limits.fused(*shape, torch.float32, torch.device("cpu"))
+    fused = limits.fused(*shape, torch.device("cpu"))
     assert (fused["attn_mask"] is not None, fused["is_causal"]) == expected
 
 
 def test_a_decoding_step_with_padding_keeps_a_small_mask() -> None:
     keys = torch.ones(B, 9, dtype=torch.bool)
     limits = limits_of(None, keys, True, (B, H, 1, 9), cached=8)
-    assert limits.fused(1, 9, torch.float32, torch.device("cpu"))["attn_mask"].shape == (B, 1, 1, 9)
+    assert limits.fused(1, 9, torch.device("cpu"))["attn_mask"].shape == (B, 1, 1, 9)
 
 
 # Padding

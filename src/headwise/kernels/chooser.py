@@ -27,6 +27,7 @@ from headwise.errors import shown
 from headwise.kernels.geometry import Geometry, geometry_of
 from headwise.kernels.native import NativeKernel
 from headwise.kernels.portable import PortableKernel
+from headwise.kernels.precision import full_precision, without_autocast
 from headwise.kernels.protocol import Kernel, RowStatistics
 from headwise.kernels.reference import ReferenceKernel
 from headwise.kernels.triton import TritonKernel
@@ -115,7 +116,7 @@ def row_statistics(call: AttentionCall, kernel: str | None = None, geometry: Geo
             f"got {shown(call)}"
         )
     chosen = KERNELS[choose(call, kernel).kernel]
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(call.q.device.type), full_precision():
         return chosen.run(call, geometry_of(call) if geometry is None else geometry)
 
 

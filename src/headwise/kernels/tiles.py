@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headwise.call import AttentionCall
 from headwise.equations import bias_of, cut, key_limits, visible_keys, weights
+from headwise.kernels.precision import full_precision, without_autocast
 
 
 def _everything() -> slice:
@@ -92,13 +93,14 @@ def score_tile(call: AttentionCall, tile: Tile, buffer: Tensor | None = None) ->
     # The query heads of one key-value head lie one under the other, so that k is never repeated.
     stacked = q.reshape(b, k.shape[1], -1, d)
     out = None if buffer is None else buffer[: b * h * R * m].view(b, k.shape[1], -1, m)
-    s = torch.matmul(stacked, k.transpose(-2, -1), out=out).view(b, h, R, m)
+    with without_autocast(q.device.type), full_precision():
+        s = torch.matmul(stacked, k.transpose(-2, -1), out=out).view(b, h, R, m)
     s *= scale
     if call.softcap is not None:
         s.div_(call.softcap).tanh_().mul_(call.softcap)
-    bias = None if call.mask is None else bias_of(cut(call.mask, tile.index, tile.keys), dtype)
+    bias = None if call.mask is None else bias_of(cut(tile.part(call.mask), tile.index, tile.keys), dtype)
     if bias is not None:
-        s += tile.part(bias)
+        s += bias
     first, last, _ = tile.keys.indices(M)
     keys = slice(_first_hidden(call, tile, first, last), last)
     visible = visible_tile(call, replace(tile, keys=keys))
@@ -110,11 +112,12 @@ def score_tile(call: AttentionCall, tile: Tile, buffer: Tensor | None = None) ->
 def visible_tile(call: AttentionCall, tile: Tile) -> Tensor | None:
     """Which of the tile's keys its rows may see: bool, broadcastable to `[b, h, R, m]`; None: all of them."""
     _, _, N, M = call.sizes
+    mask = None if call.mask is None else tile.part(call.mask)
     visible = visible_keys(
-        N, M, mask=call.mask, causal=call.causal, window=call.window, rows=tile.index, keys=tile.keys,
+        N, M, mask=mask, causal=call.causal, window=call.window, rows=tile.index, keys=tile.keys,
         hide_below=call.hide_below, device=call.q.device,
     )  # fmt: skip
-    return None if visible is None else tile.part(visible)
+    return None if visible is None else visible[(None,) * (4 - visible.dim())]
 
 
 def within_limits(call: AttentionCall, first: int, last: int) -> slice:

@@ -30,6 +30,7 @@ class KVCache:
     _layer: object
     _context: Tensor | None
     _context_version: tuple[int, ...]
+    _made_of: tuple[Tensor, ...]
     _with_graph: bool
 
     def __init__(self) -> None:
@@ -44,12 +45,14 @@ class KVCache:
         """The same, under the name that Hugging Face's caches have: `headwise.watch` reads it."""
         return self._length
 
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def update(self, k: Tensor, v: Tensor, *, graph: bool = False) -> tuple[Tensor, Tensor]:
         """Append keys and values.
 
         Args:
             k: Keys of the new tokens `[B, H_kv, n, d_k]`.
             v: Their values `[B, H_kv, n, d_v]`.
+            graph: Whether a graph will hold what is given out though these need no gradient: for that of a query, or of
+                a mask.
 
         Returns:
             All keys `[B, H_kv, length, d_k]` and values `[B, H_kv, length, d_v]`.
@@ -68,7 +71,7 @@ class KVCache:
             stored_k, stored_v = k[:, :, :0], v[:, :, :0]
         else:
             stored_k, stored_v = self._k, self._v
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (k, v, stored_k, stored_v)):
+        if torch.is_grad_enabled() and (graph or any(t.requires_grad for t in (k, v, stored_k, stored_v))):
             self._k = torch.cat((stored_k[:, :, :start], k), 2)
             self._v = torch.cat((stored_v[:, :, :start], v), 2)
         else:
@@ -83,6 +86,7 @@ class KVCache:
         dtype: torch.dtype,
         project: Callable[[Tensor], tuple[Tensor, Tensor]],
         parameters: Iterable[Tensor] = (),
+        source: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The projected context of cross-attention.
 
@@ -91,7 +95,9 @@ class KVCache:
                 projected once.
             dtype: Dtype of the queries; keys in another (autocast was on, now it is off) are made anew.
             project: Makes keys `[B, H_kv, M, d_k]` and values `[B, H_kv, M, d_v]` of it.
-            parameters: What `project` multiplies with; when they change, the context is projected anew.
+            parameters: What `project` computes with; when they change, or others stand in their place, the context is
+                projected anew.
+            source: The tensor that the caller gave, where `context` is a view of it; None: `context` itself.
 
         Returns:
             The keys and values.
@@ -104,15 +110,20 @@ class KVCache:
                 "KVCache: it holds keys of self-attention, and now came a context for cross-attention: "
                 "use one cache for each, or reset() it"
             )
-        version = tuple(_version(tensor) for tensor in (context, *parameters))
+        source = context if source is None else source
+        made_of = (source, *parameters)
+        version = tuple(_version(tensor) for tensor in made_of)
         if self._k is not None and self._v is not None and self._k.dtype == dtype:
-            same = self._context is context and self._context_version == version
+            same = len(self._made_of) == len(made_of) and all(
+                a is b for a, b in zip(self._made_of, made_of, strict=True)
+            )
+            same = same and self._context_version == version
             # What was projected without a graph would leave the projection without a gradient.
             if same and (self._with_graph or not torch.is_grad_enabled()):
                 return self._k, self._v
         self._k, self._v = project(context)
         self._length = self._k.shape[2]
-        self._context, self._context_version = context, version
+        self._context, self._made_of, self._context_version = source, made_of, version
         self._with_graph = torch.is_grad_enabled()
         return self._k, self._v
 
@@ -170,7 +181,7 @@ class KVCache:
     def reset(self) -> None:
         """Forget everything, so that it can be used for anything."""
         self._k = self._v = self._context = self._layer = None
-        self._length, self._context_version = 0, ()
+        self._length, self._context_version, self._made_of = 0, (), ()
         self._with_graph = False
 
     def __copy__(self) -> KVCache:
@@ -183,7 +194,7 @@ class KVCache:
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is filled by a copy of the layer, or by the same layer in another process.
-        return {**self.__dict__, "_layer": None}
+        return {**self.__dict__, "_layer": None, "_made_of": ()}
 
     def __repr__(self) -> str:
         holds = "context" if self._context is not None else "tokens"

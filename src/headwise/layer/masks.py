@@ -32,7 +32,13 @@ class Limits:
     mask: Tensor | None
     causal: Alignment | None
 
-    def fused(self, num_queries: int, num_keys: int, dtype: torch.dtype, device: torch.device) -> FusedLimits:
+    def taken(self, dtype: torch.dtype) -> Limits:
+        """The same with a float mask in the dtype in which the operation takes it: that of the queries."""
+        if self.mask is None or self.mask.dtype in (torch.bool, dtype):
+            return self
+        return Limits(self.mask.to(dtype), self.causal)
+
+    def fused(self, num_queries: int, num_keys: int, device: torch.device) -> FusedLimits:
         """The same as arguments of torch's fused attention, the cheapest that say it.
 
         Rows that may see no key keep their mask: the operation gives 0 for them, and whoever looks on can count them.
@@ -46,8 +52,6 @@ class Limits:
             visible = visible_keys(num_queries, num_keys, mask=mask, causal=causal, device=device)
             assert visible is not None
             mask = _hide(mask, ~visible)
-        if mask is not None and mask.dtype != torch.bool:
-            mask = mask.to(dtype)
         return {"attn_mask": mask, "is_causal": False}
 
 

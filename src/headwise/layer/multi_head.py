@@ -181,6 +181,7 @@ class MultiHeadAttention(nn.Module):
         """
         if cache is not None and not isinstance(cache, KVCache):
             raise ValueError(f"MultiHeadAttention: cache: expected a headwise.KVCache; got {type(cache).__name__}")
+        given = context
         tokens, context, key_mask = checked_inputs(x, context, key_mask, self.widths)
         batched, x = x.dim() != 2, tokens
         B, N, _ = x.shape
@@ -193,7 +194,10 @@ class MultiHeadAttention(nn.Module):
             )
         limits = limits_of(mask, key_mask, causal, (B, self.num_heads, N, M), cached)
 
-        q, k, v = self._projected(x, context, position, cache)  # [B, H, N, d_k], [B, H_kv, M, d_k], [B, H_kv, M, d_v]
+        graph = limits.mask is not None and limits.mask.requires_grad
+        # [B, H, N, d_k], [B, H_kv, M, d_k], [B, H_kv, M, d_v]
+        q, k, v = self._projected(x, context, position, cache, given, graph)
+        limits = limits.taken(q.dtype)
         dropout = self.dropout if self.training else 0.0
         place = Place(
             phase="decode" if cached and N == 1 else "prefill",
@@ -206,7 +210,7 @@ class MultiHeadAttention(nn.Module):
             heads, statistics = both
         else:
             heads = F.scaled_dot_product_attention(  # [B, H, N, d_v]; eq. 1 in every head
-                q, k, v, **limits.fused(N, M, q.dtype, q.device), dropout_p=dropout,
+                q, k, v, **limits.fused(N, M, q.device), dropout_p=dropout,
                 enable_gqa=self.num_kv_heads != self.num_heads,
             )  # fmt: skip
             statistics = statistics_beside(q, k, limits, place) if measure else None
@@ -327,9 +331,19 @@ class MultiHeadAttention(nn.Module):
     # Parts of the forward
 
     def _projected(
-        self, x: Tensor, context: Tensor | None, position: Position | None, cache: KVCache | None
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        position: Position | None,
+        cache: KVCache | None,
+        given: Tensor | None,
+        graph: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries `[B, H, N, d_k]`, keys `[B, H_kv, M, d_k]` and values `[B, H_kv, M, d_v]`, as they enter eq. 1."""
+        """Queries `[B, H, N, d_k]`, keys `[B, H_kv, M, d_k]` and values `[B, H_kv, M, d_v]`, as they enter eq. 1.
+
+        `given` is the context as the caller gave it, by which a cache knows it again; `graph`: whether a mask needs a
+        gradient.
+        """
         w = self.widths
         q_proj, kv_proj = self.projections
         if cache is not None:
@@ -340,17 +354,18 @@ class MultiHeadAttention(nn.Module):
             q = self._in_heads(q, self.num_heads, self.q_norm, position, past)
             k = self._in_heads(k, self.num_kv_heads, self.k_norm, position, past)
             v = split_heads(v, self.num_kv_heads)
-            return (q, k, v) if cache is None else (q, *cache.update(k, v))
+            return (q, k, v) if cache is None else (q, *cache.update(k, v, graph=graph or q.requires_grad))
 
         def keys_and_values(context: Tensor) -> tuple[Tensor, Tensor]:
             k, v = kv_proj(context, slice(-w.k - w.v, None)).split((w.k, w.v), -1)
             return self._in_heads(k, self.num_kv_heads, self.k_norm, position, 0), split_heads(v, self.num_kv_heads)
 
+        parameters = (*kv_proj.parameters(), *(() if self.k_norm is None else self.k_norm.parameters()))
         q = self._in_heads(q_proj(x, slice(0, w.q)), self.num_heads, self.q_norm, position, 0)
         return q, *(
             keys_and_values(context)
             if cache is None
-            else cache.of_context(context, q.dtype, keys_and_values, kv_proj.parameters())
+            else cache.of_context(context, q.dtype, keys_and_values, parameters, given)
         )
 
     def _in_heads(

@@ -16,6 +16,7 @@ from headwise.blocks import BLOCK_ELEMENTS, WeightBlock, weight_blocks, whole
 from headwise.call import AttentionCall
 from headwise.errors import shown
 from headwise.kernels import Geometry, RowStatistics, Tile, working_dtype
+from headwise.kernels.precision import full_precision, without_autocast
 from headwise.kernels.tiles import visible_tile
 from headwise.measures.outputs import output_factors, value_norms_of
 from headwise.measures.registry import NEEDS, REGISTRY, measure, registered, unregister
@@ -180,7 +181,7 @@ def one_pass(
     dtype, device = working_dtype(call), call.q.device
     wanted = [REGISTRY[name] for name in names]
     needs = {need for one in wanted for need in one.needs}
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(device.type), full_precision():
         rows_that_count = counted(statistics).expand(B, H, N)
         # NaN weights of rows that do not count would spoil the sums over keys. A device is not waited for.
         broken = device.type != "cpu" or bool(nonfinite(statistics).any())
@@ -192,7 +193,8 @@ def one_pass(
         values = torch.full((len(wanted), B, H, N), math.nan, dtype=dtype, device=device)
         sums = torch.zeros(B, H, M, dtype=torch.float64, device=device) if received else None
         geometry = statistics.geometry
-        for cut in weight_blocks(call, lse=statistics.lse, block_elements=block_elements, geometry=geometry, held=held):
+        # By the softmax of each row: with the lse, rounded to float32, rows of large scores would not sum to 1.
+        for cut in weight_blocks(call, block_elements=block_elements, geometry=geometry, held=held):
             assert isinstance(cut.rows, slice)
             if wanted:
                 block = Block(

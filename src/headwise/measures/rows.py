@@ -154,8 +154,8 @@ FUNCTIONS: dict[str, Callable[[RowStatistics], Tensor]] = {
 
 
 def nonfinite(s: RowStatistics) -> Tensor:
-    """Rows with visible keys and a NaN or +inf score (or nothing but -inf), bool `[B, H, N]`."""
-    return ~torch.isfinite(s.max_score) & (s.geometry.visible >= 1)
+    """Rows with visible keys and a NaN or +inf score (or nothing but -inf), or a NaN sink logit, bool `[B, H, N]`."""
+    return (~torch.isfinite(s.max_score) | torch.isnan(s.lse)) & (s.geometry.visible >= 1)
 
 
 def counted(s: RowStatistics) -> Tensor:

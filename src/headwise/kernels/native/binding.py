@@ -99,14 +99,19 @@ class Library:
             raise ValueError(
                 f"out: expected {(B, H, N)} and the width of v, of {q.dtype}; got {tuple(out.shape)}, {out.dtype}"
             )
-        statistics = torch.empty(len(STATISTICS), B, H, N, dtype=torch.float32)
-        argmax = torch.empty(B, H, N, dtype=torch.int64)
+        statistics = torch.empty(len(STATISTICS), B, H, N, dtype=torch.float32, device="cpu")
+        argmax = torch.empty(B, H, N, dtype=torch.int64, device="cpu")
         own, first = geometry.own.contiguous(), geometry.first.contiguous()
-        sinks = None if call.sinks is None else call.sinks.detach().to(torch.float32).contiguous()
+        sinks = None if call.sinks is None else call.sinks.detach().resolve_neg().to(torch.float32).contiguous()
+        if sinks is not None and bool(sinks.isnan().any()):
+            return None
         mask = call.mask
         if mask is not None:
             mask = mask.detach().resolve_neg()
-            mask = mask.to(torch.float32) if mask.dtype != torch.bool else mask
+            if mask.dtype != torch.bool:
+                # Converted once, not once for each row and head that share it.
+                once = tuple(slice(1) if step == 0 else slice(None) for step in mask.stride())
+                mask = mask[once].to(torch.float32)
             mask = mask.expand(B, H, N, M)
         left, right, offset = key_limits(N, M, call.causal, call.window)
         a = _Call(
@@ -145,5 +150,5 @@ def library() -> Library | str:
         return "it was not compiled: headwise doctor says what is missing"
     try:
         return Library(path)
-    except OSError as error:
+    except (OSError, AttributeError) as error:
         return f"{path} cannot be loaded: {error}"

@@ -21,7 +21,7 @@ struct Moments {
 // The C ABI of tally.py. Strides are over b, h and n; b and h may be 1 or all, and have a stride of 0 where they are 1.
 struct Tally {
   const int64_t* argmax;     // [B, H, N]
-  const float* max_score;    // [B, H, N]
+  const float *max_score, *lse;  // [B, H, N]
   const int64_t* visible;    // keys that a row sees
   const int64_t* own;        // [b, N]; -1 where unknown
   const uint8_t *real, *only;  // [b, N]; only: rows to look at, null: all

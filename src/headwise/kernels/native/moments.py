@@ -50,7 +50,7 @@ def moments(
     shapes = dict.fromkeys(_SUMS, (K, H)) | {
         name: (K, H, B * S if name.startswith("cluster") else num_bins) for name in _BY_PART
     }
-    made = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    made = {name: torch.zeros(shape, dtype=torch.float64, device="cpu") for name, shape in shapes.items()}
     values, bins = [x.contiguous() for x in values], bins.contiguous()
     counted = None if counted is None else counted.contiguous()
     segment = None if segment is None else segment.contiguous()

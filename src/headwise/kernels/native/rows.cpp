@@ -25,9 +25,12 @@ constexpr int kKeys = 96;      // keys of a tile: S stays in the first-level cac
 constexpr int kBlock = 64;     // rows of a block
 constexpr int kMost = 256;     // where there are many: k and v, which come from far in a long text, serve more of them
 
-// Up to here the scores of 256 numbers stay below 2^30, where a float still tells neighbouring exponents apart. What is
-// larger, infinite or NaN is for another kernel.
-constexpr float kLarge = 2e3f, kLargeBias = 1e9f;
+// Beyond this a float tells weights of neighbouring scores no longer apart, and their squares overflow. Queries and keys
+// that could give larger scores, larger biases, infinite ones and NaN are for another kernel.
+constexpr float kLargeScore = 1e8f;
+
+// The largest number of a query (times scale) or a key for which no score can be too large.
+static float largest(const Call& a) { return sqrtf(kLargeScore / (float)a.d_k); }
 
 constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -145,6 +148,7 @@ class Block {
     float* const to = q + (size_t)(i0 / P) * P * a.d_k + i0 % P;
     const bool dense = a.type == headwise::kFloat32 && a.q_stride[3] == 1;
     IVec large = IVec{};
+    const float most = largest(a);
     for (int64_t d = 0; d < a.d_k; d += W) {
       const int width = (int)(a.d_k - d < W ? a.d_k - d : W);
       Vec square[W];
@@ -159,7 +163,7 @@ class Block {
       transpose(square);
       for (int t = 0; t < width; t++) {
         const Vec x = square[t] * a.scale;
-        large |= ~(vmax(-x, x) <= kLarge);
+        large |= ~(vmax(-x, x) <= most);
         *(Vec*)(to + (d + t) * P) = x;
       }
     }
@@ -207,7 +211,7 @@ class Block {
     const int64_t at = b * a.mask_stride[0] + rows_.head[i] * a.mask_stride[1] + rows_.n[i] * a.mask_stride[2] + j * a.mask_stride[3];
     if (a.mask_kind == headwise::kBool) return ((const uint8_t*)a.mask)[at] ? 0.f : -kInfinity;
     const float x = ((const float*)a.mask)[at];
-    if (!(x <= kLargeBias)) odd = isplat(-1);
+    if (!(x <= kLargeScore) || (x > a.hide_below && x < -kLargeScore)) odd = isplat(-1);
     return x > a.hide_below ? x : -kInfinity;
   }
 
@@ -301,7 +305,7 @@ class Block {
               square[i] = from_bytes((const uint8_t*)a.mask + at) != 0 ? Vec{} : splat(-kInfinity);
             } else {
               const Vec x = *(const LooseVec*)((const float*)a.mask + at);
-              odd |= ~(x <= kLargeBias);
+              odd |= ~(x <= kLargeScore) | ((x > a.hide_below) & (x < -kLargeScore));
               square[i] = x > a.hide_below ? x : splat(-kInfinity);
             }
           } else {
@@ -531,16 +535,17 @@ static bool finite(const Call& a, int64_t b, int64_t kv_head) {
   const int64_t start = b * a.k_stride[0] + kv_head * a.k_stride[1];
   const bool dense = a.type == headwise::kFloat32 && a.k_stride[3] == 1;
   IVec large = IVec{};
+  const float most = largest(a);
   for (int64_t j = 0; j < a.M; j++) {
     const int64_t row = start + j * a.k_stride[2];
     int64_t d = 0;
     if (dense)
       for (; d + W <= a.d_k; d += W) {
         const Vec x = *(const LooseVec*)((const float*)a.k + row + d);
-        large |= ~(vmax(-x, x) <= kLarge);
+        large |= ~(vmax(-x, x) <= most);
       }
     for (; d < a.d_k; d++)
-      if (!(fabsf(load(a.k, row + d * a.k_stride[3], a.type)) <= kLarge)) return false;
+      if (!(fabsf(load(a.k, row + d * a.k_stride[3], a.type)) <= most)) return false;
   }
   return !any(large);
 }

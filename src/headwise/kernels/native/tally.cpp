@@ -24,7 +24,7 @@ void head(const Tally& t, int64_t h) {
     const uint8_t *const real = t.real + b * t.real_stride[0], *const only = t.only ? t.only + b * t.only_stride[0] : nullptr;
     for (int64_t n = 0; n < t.N; n++) {
       const bool sees = visible[n * t.visible_stride[2]] >= 1, is_real = real[n * t.real_stride[1]];
-      const bool asked = !only || only[n * t.only_stride[1]], whole = std::isfinite(t.max_score[start + n]);
+      const bool asked = !only || only[n * t.only_stride[1]], whole = std::isfinite(t.max_score[start + n]) && !std::isnan(t.lse[start + n]);
       const bool counts = asked & is_real & sees & whole;
       t.counted[start + n] = counts;
       counted += counts;

@@ -18,7 +18,7 @@ class _Tally(ctypes.Structure):
     """`headwise::Tally`, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("argmax", "max_score", "visible", "own", "real", "only")),
+        *((name, ctypes.c_void_p) for name in ("argmax", "max_score", "lse", "visible", "own", "real", "only")),
         *((name, ctypes.c_int64) for name in ("B", "H", "N")),
         ("visible_stride", _TRIPLE),
         *((f"{name}_stride", _PAIR) for name in ("own", "real", "only")),
@@ -56,18 +56,19 @@ def tally(s: RowStatistics, offsets: range, only: Tensor | None = None) -> Tally
         return None
     B, H, N = s.max_score.shape
     g = s.geometry
-    argmax, max_score = s.argmax.contiguous(), s.max_score.contiguous()
+    argmax, max_score, lse = s.argmax.contiguous(), s.max_score.contiguous(), s.lse.contiguous()
     visible = g.visible.expand(B, H, N)
     own, real = g.own.expand(B, N), g.real.expand(B, N)
     chosen = None if only is None else only.expand(B, N)
     made = Tally(
-        torch.empty(B, H, N, dtype=torch.bool),
-        torch.empty(4, H, dtype=torch.float64),
-        torch.zeros(H, len(offsets) + 1, dtype=torch.float64),
+        torch.empty(B, H, N, dtype=torch.bool, device="cpu"),
+        torch.empty(4, H, dtype=torch.float64, device="cpu"),
+        torch.zeros(H, len(offsets) + 1, dtype=torch.float64, device="cpu"),
     )
     found.tally(
         _Tally(
-            argmax=argmax.data_ptr(), max_score=max_score.data_ptr(), visible=visible.data_ptr(), own=own.data_ptr(),
+            argmax=argmax.data_ptr(), max_score=max_score.data_ptr(), lse=lse.data_ptr(),
+            visible=visible.data_ptr(), own=own.data_ptr(),
             real=real.data_ptr(), only=None if chosen is None else chosen.data_ptr(), B=B, H=H, N=N,
             visible_stride=_TRIPLE(*visible.stride()), own_stride=_PAIR(*own.stride()),
             real_stride=_PAIR(*real.stride()), only_stride=_PAIR(*(chosen.stride() if chosen is not None else (0, 0))),

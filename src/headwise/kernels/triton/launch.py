@@ -98,8 +98,8 @@ def launch_of(
     sequence, with `blocks` programs each. `plane` is the size of one statistic.
     """
     B, H, N, M = call.sizes
-    q, k = call.q.detach(), _dense(call.k.detach())
-    v = None if out is None or call.v is None else _dense(call.v.detach())
+    q, k = call.q.detach().resolve_neg(), _dense(call.k.detach().resolve_neg())
+    v = None if out is None or call.v is None else _dense(call.v.detach().resolve_neg())
     kv_heads, d_k = k.shape[1], q.shape[-1]
     d_v = 1 if v is None else v.shape[-1]
     G = H // kv_heads
@@ -110,7 +110,7 @@ def launch_of(
     heads = G if blocks.rows > N else 1
     blocks = blocks_of(q.dtype, width, masked, heads * N)
     per_group, groups = -(-heads * N // blocks.rows), H // heads
-    mask = None if call.mask is None else call.mask.detach().expand(B, H, N, M)
+    mask = None if call.mask is None else call.mask.detach().resolve_neg().expand(B, H, N, M)
     bias = mask is not None and mask.dtype != torch.bool
     if mask is not None and not bias:
         mask = mask.view(torch.uint8)
