@@ -69,6 +69,91 @@ def test_the_first_forward_without_a_model_has_no_cache_before_it() -> None:
     assert not without.notes
 
 
+# Sequences
+
+
+class Cached(nn.Module):
+    """A model with a cache of its own kind: how many tokens it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.attention = nn.Embedding(9, 32), SelfAttention()
+
+    def forward(self, input_ids: Tensor, past_key_values: Any = None) -> Tensor:
+        return self.attention(self.embed(input_ids))  # type: ignore[no-any-return]
+
+
+class Cache:
+    """So many tokens; of one layer, if it is asked for it, another number."""
+
+    def __init__(self, length: int, later: int | None = None) -> None:
+        self.length, self.later = length, length if later is None else later
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.later if layer_idx else self.length
+
+
+def test_copies_of_a_cache_begin_texts_of_their_own() -> None:
+    model, ids = Cached().eval(), torch.ones(1, 3, dtype=torch.int64)
+    with hw.watch(model) as copies:
+        for _ in range(3):
+            model(ids, past_key_values=Cache(4))
+    assert copies.num_sequences == 3
+    with hw.watch(model) as one:
+        model(ids, past_key_values=Cache(0))
+        for length in (3, 6):  # a new object each time, which goes on where the last forward ended
+            model(ids, past_key_values=Cache(length))
+    assert one.num_sequences == 1
+
+
+def test_a_single_layer_asks_a_cache_for_its_own_tokens() -> None:
+    """The layers before it have filled theirs already."""
+    model, ids = Cached().eval(), torch.ones(2, 3, dtype=torch.int64)
+    model.attention.layer_idx = 1  # type: ignore[assignment]
+    with hw.watch(model) as profile:
+        for _ in range(4):
+            model(ids, past_key_values=Cache(3, later=0))
+    assert profile.num_sequences == 8
+
+
+def test_rows_of_one_text_are_one_sequence() -> None:
+    """As in beam search: three rows of a text that a cache goes on with, and of another."""
+    model = Cached().eval()
+    first, second = Cache(0), Cache(0)
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    with hw.watch(model) as profile:
+        model(ids[:1], past_key_values=first)
+        first.length = 3
+        model(ids[:1, :1].repeat(3, 1), past_key_values=first)
+    decoded = profile.table().query("phase == 'decode'")
+    assert set(decoded["rows"]) == {3}
+    assert decoded["self_focus_se"].isna().all(), "one text"
+    with hw.watch(model) as both:
+        model(ids, past_key_values=second)
+        second.length = 3
+        model(ids[:, :1].repeat_interleave(3, 0), past_key_values=second)
+    (group,) = [group for group in both.groups if group.phase == "decode"]
+    clusters = both.groups[group].by_sequence()
+    assert clusters is not None
+    assert clusters.count == 2
+
+
+def test_texts_stand_in_the_order_in_which_they_were_measured() -> None:
+    class Fails(Cached):
+        def forward(self, input_ids: Tensor, past_key_values: Any = None) -> Tensor:
+            if int(input_ids[0, 0]) == 8:
+                raise RuntimeError("before any attention")
+            return super().forward(input_ids)
+
+    model = Fails().eval()
+    with hw.watch(model) as profile:
+        with pytest.raises(RuntimeError):
+            model(torch.tensor([[8, 8, 8]]))
+        model(torch.tensor([[1, 2, 3]]))
+    assert profile.num_sequences == 1
+    assert [one.ids for one in profile.sequences] == [[1, 2, 3]]
+
+
 # Shared parts
 
 

@@ -111,10 +111,9 @@ class Forwards:
     then, so that its next forward is told from this one. Hooks of the root alone: layers run as if unwatched.
     """
 
-    def __init__(self, on_begin: Callable[[Forward], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, on_end: Callable[[], None]) -> None:
         self.current: Forward | None = None
         self.number = 0
-        self._on_begin = on_begin
         self._on_end = on_end
         self._hooked: dict[int, nn.Module] = {}
         self._handles: list[RemovableHandle] = []
@@ -162,7 +161,7 @@ class Forwards:
             self.attach(root.module)
             # A cache that it was given may have grown already, so what was in it before cannot be told.
             arguments = root.arguments()
-            empty = cache_of(arguments) == (0, None)
+            empty = cache_of(arguments, _number_of(root.module)) == (0, None)
             return self._begin(_forward(root.module, arguments, past=0 if empty else None))
         return self.current
 
@@ -177,7 +176,7 @@ class Forwards:
             # Looking at the inputs is nothing that a function mode of the caller should see.
             with torch._C.DisableTorchFunction():
                 arguments = bind(module, args, kwargs)
-                past, cache = cache_of(arguments)
+                past, cache = cache_of(arguments, _number_of(module))
                 self._begin(_forward(module, arguments, past, cache))
 
     def _after(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
@@ -193,21 +192,21 @@ class Forwards:
     def _begin(self, forward: Forward) -> Forward:
         self.number += 1
         self.current = forward
-        self._on_begin(forward)
         return forward
 
 
-def cache_of(arguments: dict[str, Any]) -> tuple[int | None, object]:
+def cache_of(arguments: dict[str, Any], layer: int = 0) -> tuple[int | None, object]:
     """Tokens in the key-value cache that a forward was given (0 without one, None where it does not tell), and it.
 
-    A cache is known by what it can do, also where a model is given one for each layer.
+    A cache is known by what it can do, also where a model is given one for each layer. It is asked for those of one
+    layer: where single layers run, those before it have filled theirs already.
     """
     for value in arguments.values():
         first = _first(value)
         length = getattr(first, "get_seq_length", None)
         if callable(length):
             try:
-                return int(length()), first
+                return int(length(layer) if layer else length()), first
             except Exception:  # noqa: BLE001 - a cache that must be asked in another way; the model must run all the same
                 return None, first
     for name in CACHES:
@@ -218,6 +217,15 @@ def cache_of(arguments: dict[str, Any]) -> tuple[int | None, object]:
         if cache is not None and not isinstance(cache, (tuple, list)):
             return None, None
     return 0, None
+
+
+def _number_of(root: nn.Module) -> int:
+    """The number of the first layer in a root, as caches count them; 0 where no layer has one."""
+    for module in root.modules():
+        number = getattr(module, "layer_idx", None)
+        if isinstance(number, int):
+            return max(0, number)
+    return 0
 
 
 def _first(value: object) -> object:

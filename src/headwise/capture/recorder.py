@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -226,7 +227,7 @@ class Recorder:
                 one.layer.verified = float(worst[0])
             try:
                 identities = None if one.texts is None else one.texts.identities()
-                part = PartSums(**arrays, sequences=one.sequences, identities=identities)
+                part = PartSums(**_merged(arrays, one.sequences, identities))
                 self.profile.record(one.layer, one.group, part, one.label)
             except ValueError as error:
                 self.unseen(one.layer.name, str(error), "watch one configuration of the model at a time")
@@ -270,6 +271,16 @@ class Recorder:
         if self.profile.record_unseen(name, reason, way_out):
             where = f" in {name}" if name else " at the root"
             warnings.warn(f"headwise: attention{where} is not measured: {reason}; {way_out}", stacklevel=2)
+
+
+def _merged(arrays: dict[str, Any], names: tuple[int, ...], identities: Identities | None) -> dict[str, Any]:
+    """The sums of a call in which each sequence stands once: beam search reads one in several rows."""
+    once = tuple(dict.fromkeys(names))
+    if len(once) < len(names):
+        belongs = np.equal.outer(names, once).astype(np.float64)
+        arrays |= {name: arrays[name] @ belongs for name in ("cluster_sum", "cluster_rows")}
+        identities = None if identities is None else identities[[names.index(name) for name in once]]
+    return {**arrays, "sequences": once, "identities": identities}
 
 
 def _numbers(sums: ClusterSums) -> dict[str, Any]:

@@ -21,16 +21,24 @@ class Sequences:
     """Numbers the sequences of forwards.
 
     A forward that continues a key-value cache, or decodes what an encoder has read, goes on with the sequences of the
-    forward before: of the one that filled this cache where it is known, else of the last one.
+    forward before: of the one that filled this cache where it is known, else of the last one, if the cache holds as
+    many tokens as that one ended with.
     """
 
     def __init__(self) -> None:
         self._next = 1
         self._last: tuple[tuple[int, ...], Identity | None] = ((), None)
+        self._end = 0  # tokens in the cache when the last forward had ended
         self._of_cache: WeakKeyDictionary[object, tuple[tuple[int, ...], Identity | None]] = WeakKeyDictionary()
 
-    def number(self, forward: Forward, batch: int) -> int:
-        """Number the sequences of a forward that have no number yet; returns how many are new."""
+    def number(self, forward: Forward, batch: int, num_queries: int) -> int:
+        """Number the sequences of a forward that have no number yet; returns how many are new.
+
+        Args:
+            forward: The forward, whose first call is being measured.
+            batch: Sequences of that call.
+            num_queries: Its queries: the tokens that the forward adds.
+        """
         batch = forward.batch or batch
         known, identity = self._continued(forward)
         new = 0
@@ -43,7 +51,7 @@ class Sequences:
             forward.identity = _identity(forward, self._next, batch)
             self._next += batch
             new = batch
-        self._last = forward.sequences, forward.identity
+        self._last, self._end = (forward.sequences, forward.identity), (forward.past or 0) + num_queries
         if forward.cache is not None:
             with suppress(TypeError):  # a cache that cannot be referred to weakly
                 self._of_cache[forward.cache] = self._last
@@ -51,10 +59,12 @@ class Sequences:
 
     def _continued(self, forward: Forward) -> tuple[tuple[int, ...], Identity | None]:
         if forward.past:
+            # A cache that nobody has seen may be a copy of one, with the beginning of another text.
+            last = self._last if forward.past == self._end else ((), None)
             try:
-                return self._of_cache.get(forward.cache, self._last)
+                return self._of_cache.get(forward.cache, last)
             except TypeError:
-                return self._last
+                return last
         return self._last if forward.arguments.get("encoder_outputs") is not None else ((), None)
 
 

@@ -137,7 +137,7 @@ class Watch:
         keeper = keeper_of(self.profile, keep, keep_limit)
         self._recorder = Recorder(self.profile, selection.rows, weighing, verify, Labels(groups), keeper)
         self._texts = Texts(self.profile, tokenizer, tokens)
-        self._forwards = Forwards(self._begin, self._recorder.end_of_forward)
+        self._forwards = Forwards(self._recorder.end_of_forward)
         self._compiled = CompiledParts(model)
         self._sequences = Sequences()
         self._mode: Mode | None = None
@@ -225,10 +225,6 @@ class Watch:
     def _settle(self) -> None:
         with torch._C.DisableTorchFunction():
             self._recorder.settle()
-
-    def _begin(self, forward: Forward) -> None:
-        if not forward.past:
-            self._texts.note(forward, self._real)
 
     def _stack(self) -> tuple[Running | None, Running | None, list[Running]] | None:
         """The module that calls attention, the root, and all that run; None if the call is not the model's."""
@@ -320,7 +316,10 @@ class Watch:
             told = tuple(self._real.shape)
             self.profile.note(f"real: of shape {told}, which fits no sequences of {B} x {N} tokens: it was not used")
         if not forward.sequences:
-            self.profile.record_sequences([], self._sequences.number(forward, B))
+            new = self._sequences.number(forward, B, N)
+            self.profile.record_sequences([], new)
+            if new:  # texts stand in the order in which sequences are numbered
+                self._texts.note(forward, self._real)
         return call.with_(place=place, real=real), out, dropout
 
     def _compiled_runs(self, module: nn.Module) -> None:
