@@ -231,8 +231,9 @@ def test_an_interrupted_study_says_how_it_goes_on(tmp_path: Path) -> None:
         "--steps", "400", "--evaluate-every", "100", "--out", str(out), "--jobs", "1",
     ]  # fmt: skip
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
     folder = StudyFolder(out)
     deadline = time.monotonic() + 120
     while not folder.run(RunKey("fixed_width", 1, 0)).log():
