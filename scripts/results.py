@@ -25,10 +25,10 @@ from headwise.studies.page.gathered import gather
 from headwise.studies.page.maps import maps_of, to_json
 from headwise.studies.page.words import texts
 from headwise.studies.plans import DataFile
+from headwise.studies.running import PREPARED
 from headwise.studies.verdict import Read, verdict_of
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-PREPARED = ("subwords.json",)
 ORDER = ("lookup", "lookup-4", "digits", "shakespeare", "python", "translation", "lookup-per-head", "digits-per-head")
 """In which studies are told of: that of the plan."""
 STUDY: dict[telling.Language, str] = {"en": "{} ({})", "zh": "{}（{}）"}
