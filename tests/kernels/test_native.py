@@ -324,6 +324,16 @@ for level in range(found.level + 1):
     for sizes, kv, d_v in tests.SHAPES:
         for kind in tests.KINDS:
             tests.test_every_instruction_set(level, sizes, kv, d_v, kind)
+import headwise.kernels.native.moments, headwise.kernels.native.tally
+import tests.kernels.test_moments as sums
+from headwise.kernels import tally
+headwise.kernels.native.moments.library = headwise.kernels.native.tally.library = sums.native = lambda: found
+for level in range(found.level + 1):
+    for N in (1, 7, 16, 33, 130):
+        for shared in (False, True):
+            sums.check(level, 3, 2, N, range(9), shared, packed=not shared, density=0.9)
+for sizes, kv, d_v in tests.SHAPES:
+    assert tally(tests.row_statistics(tests.make(sizes, kv, d_v), "native"), range(-3, 4), None) is not None
 print("clean")
 """
 

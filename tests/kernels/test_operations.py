@@ -16,7 +16,7 @@ from headwise.call import AttentionCall, Place
 from headwise.equations import attention, window_sides
 from headwise.kernels import Geometry, chooser, fused_attention, native, operations, row_statistics
 from headwise.kernels.protocol import STATISTICS, RowStatistics
-from headwise.measures.rows import FUNCTIONS
+from headwise.measures.rows import FORMULAS
 from headwise.measures.summary import Part, summarise
 from tests.compiled import needs_native
 
@@ -92,7 +92,7 @@ def same(found: RowStatistics, expected: RowStatistics) -> None:
         else:
             assert a == b, field.name
     assert found.geometry.row_spans == expected.geometry.row_spans
-    mine, theirs = summarise(found, tuple(FUNCTIONS)), summarise(expected, tuple(FUNCTIONS))
+    mine, theirs = summarise(found, tuple(FORMULAS)), summarise(expected, tuple(FORMULAS))
     for field in fields(Part):
         torch.testing.assert_close(getattr(mine, field.name), getattr(theirs, field.name), rtol=1e-12, atol=1e-12)
 

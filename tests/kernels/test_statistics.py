@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from headwise.call import AttentionCall, Place
 from headwise.kernels import RowStatistics, geometry, geometry_of, portable, row_statistics
 from headwise.kernels.protocol import STATISTICS
-from headwise.measures.rows import FUNCTIONS, counted
+from headwise.measures.rows import FORMULAS, counted
 from tests.compiled import HERE
 from tests.oracle import definitions as oracle
 
@@ -68,8 +68,8 @@ def compare(statistics: RowStatistics, call: AttentionCall, tolerance: float, **
     # A score carries the rounding of its d_k products, and a weight that of its score.
     tolerance = max(tolerance, 4 * working * size)
     assert rows.any()
-    for name, function in FUNCTIONS.items():
-        found = function(statistics).expand(call.sizes[:3]).double().numpy()[rows]
+    for name, formula in FORMULAS.items():
+        found = formula(statistics).values().double().numpy()[rows]
         wanted = values[name][rows]
         assert np.array_equal(np.isnan(found), np.isnan(wanted)), name
         some = ~np.isnan(wanted)
@@ -154,7 +154,7 @@ def test_calls_without_own_keys(N: int, M: int, kind: Any) -> None:
     check(call)
     statistics = row_statistics(call)
     for name in ("self_focus", "self_lift", "previous", "next", "distance"):
-        assert torch.isnan(FUNCTIONS[name](statistics)).all(), name
+        assert torch.isnan(FORMULAS[name](statistics).values()).all(), name
 
 
 # Masks
@@ -288,7 +288,7 @@ def test_what_a_dominant_first_key_leaves_is_exact_in_float32(top: float) -> Non
     shares = [x / sum(others) for x in others]
     entropy_of_rest = -sum(x * math.log(x) for x in shares)
     assert float(s.entropy_rest[0, 0, 3]) == pytest.approx(entropy_of_rest, rel=1e-5)
-    assert math.isnan(float(FUNCTIONS["entropy_rest"](s)[0, 0, 3])) == (sum(others) / total <= 1e-3)
+    assert math.isnan(float(FORMULAS["entropy_rest"](s).values()[0, 0, 3])) == (sum(others) / total <= 1e-3)
 
 
 def test_scores_far_below_the_top_have_no_weight_and_no_nan() -> None:
@@ -435,8 +435,9 @@ def test_many_tiles_give_what_one_tile_gives(name: str, elements: int, monkeypat
     rows = counted(whole)
     assert torch.equal(counted(parts), rows)
     assert torch.equal(parts.argmax[rows], whole.argmax[rows])
-    for function in FUNCTIONS.values():
-        torch.testing.assert_close(function(parts)[rows], function(whole)[rows], rtol=1e-12, atol=1e-12, equal_nan=True)
+    for formula in FORMULAS.values():
+        found, expected = (formula(s).values()[rows] for s in (parts, whole))
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 def test_every_row_lies_in_exactly_one_tile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,8 +497,8 @@ def test_any_call(
     geometry = found.geometry
     if geometry.segment is not None or (causal is None and N not in (1, M) and mask is not None):
         return  # a random mask that happens to be block-diagonal or causal: test_geometry has those
-    for name, function in FUNCTIONS.items():
-        value = function(found).expand(2, H, N).numpy()
+    for name, formula in FORMULAS.items():
+        value = formula(found).values().numpy()
         np.testing.assert_allclose(value[rows], values[name][rows], rtol=1e-10, atol=1e-10, err_msg=name)
 
 

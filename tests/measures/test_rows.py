@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.call import AttentionCall, Place
 from headwise.kernels import RowStatistics, row_statistics
 from headwise.measures.catalogue import BY_NAME, ROW_MEASURES, Selection, select
-from headwise.measures.rows import FUNCTIONS, counted, nonfinite
+from headwise.measures.rows import FORMULAS, counted, nonfinite
 from tests.oracle import definitions as oracle
 
 F64 = torch.float64
@@ -37,7 +37,7 @@ def of_scores(rows: list[list[float]], **more: Any) -> RowStatistics:
 
 def value(name: str, statistics: RowStatistics) -> list[float]:
     """The values of the only head's rows."""
-    return FUNCTIONS[name](statistics).expand(statistics.lse.shape)[0, 0].tolist()
+    return FORMULAS[name](statistics).values()[0, 0].tolist()
 
 
 THREE = [[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]]
@@ -237,17 +237,17 @@ TERMS = {
 }
 
 
-def test_every_measure_has_a_function_and_every_function_a_measure() -> None:
+def test_every_measure_has_a_formula_and_every_formula_a_measure() -> None:
     names = [measure.name for measure in ROW_MEASURES]
-    assert list(FUNCTIONS) == names == list(BY_NAME)
+    assert list(FORMULAS) == names == list(BY_NAME)
     assert set(names) == set(TERMS) == set(oracle.MEASURES)
-    assert len(set(FUNCTIONS.values())) == len(names)
+    assert len(set(FORMULAS.values())) == len(names)
 
 
 @pytest.mark.parametrize("name", TERMS)
 def test_docstring_and_catalogue_tell_formula_and_source(name: str) -> None:
     term, source = TERMS[name]
-    doc = inspect.getdoc(FUNCTIONS[name]) or ""
+    doc = inspect.getdoc(FORMULAS[name]) or ""
     assert term in doc
     assert source in " ".join(doc.split())
     entry = BY_NAME[name]
@@ -308,7 +308,7 @@ def test_every_value_is_in_its_range(call: AttentionCall) -> None:
     }  # fmt: skip
     slack = 1e-5 if s.lse.dtype == torch.float32 else 1e-12
     for measure in ROW_MEASURES:
-        values = FUNCTIONS[measure.name](s).expand(rows.shape)
+        values = FORMULAS[measure.name](s).values()
         known = rows & ~torch.isnan(values)
         low = -math.inf if measure.low is None else measure.low
         assert (values[known] >= low - slack).all(), measure.name
@@ -320,7 +320,7 @@ def test_laws_between_measures(call: AttentionCall) -> None:
     s = row_statistics(call)
     rows = counted(s)
     slack = 1e-5 if s.lse.dtype == torch.float32 else 1e-12
-    get = {name: function(s).expand(rows.shape)[rows] for name, function in FUNCTIONS.items()}
+    get = {name: formula(s).values()[rows] for name, formula in FORMULAS.items()}
     sink = torch.nan_to_num(get["sink_bias"])
     for name in ("self_focus", "previous", "next", "first"):
         part = torch.nan_to_num(get[name])
@@ -341,7 +341,7 @@ def test_a_bias_common_to_a_row_changes_only_the_scores(call: AttentionCall, shi
     b = row_statistics(call.with_(mask=torch.full((1,), shift, dtype=F64)))
     rows = counted(a)
     assert torch.equal(counted(b), rows)
-    for name, function in FUNCTIONS.items():
-        x, y = (function(s).expand(rows.shape)[rows] for s in (a, b))
+    for name, formula in FORMULAS.items():
+        x, y = (formula(s).values()[rows] for s in (a, b))
         x = x + shift if name == "max_score" else x
         torch.testing.assert_close(y, x, rtol=1e-9, atol=1e-9, equal_nan=True, msg=name)

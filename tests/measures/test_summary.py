@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from headwise.kernels import RowStatistics, row_statistics, tally
 from headwise.kernels.native.binding import library
 from headwise.measures import summary
 from headwise.measures.catalogue import BY_NAME
-from headwise.measures.rows import FUNCTIONS, counted
+from headwise.measures.rows import FORMULAS, counted
 from headwise.measures.summary import OFFSETS, POSITION_BINS, Part, summarise
 
 F64, F32 = torch.float64, torch.float32
@@ -70,7 +71,7 @@ def statistics(request: pytest.FixtureRequest) -> RowStatistics:
 def listed(s: RowStatistics, name: str, h: int) -> list[tuple[float, int, int, int]]:
     """(value, batch row, sequence in it, row) of every row of head h that counts and where the measure is defined."""
     B, _, N = s.lse.shape
-    values, rows = FUNCTIONS[name](s).expand(s.lse.shape), counted(s)
+    values, rows = FORMULAS[name](s).values(), counted(s)
     segment = s.geometry.segment
     out = []
     for b in range(B):
@@ -191,7 +192,7 @@ def test_bins_of_long_rows_are_powers_of_two() -> None:
 def test_the_ends_of_every_bin() -> None:
     ends = [(2**b - 1, 2 ** (b + 1) - 2) for b in range(POSITION_BINS - 1)]
     own = torch.tensor([[position + 3 for pair in ends for position in pair] + [1 << 40]])
-    geometry = SimpleNamespace(own=own, first=torch.full_like(own, 3))
+    geometry = replace(row_statistics(make(B=1)).geometry, own=own, first=torch.full_like(own, 3), num_keys=1 << 41)
     bins = summary._bins(SimpleNamespace(geometry=geometry))  # type: ignore[arg-type]
     expected = [b for b in range(POSITION_BINS - 1) for _ in range(2)]
     assert bins.tolist() == [[*expected, POSITION_BINS - 1]]
@@ -209,9 +210,9 @@ def test_order_and_choice_of_measures() -> None:
 def test_chunks_of_measures_change_nothing(
     statistics: RowStatistics, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(summary, "moments", lambda *_: None)
     whole = summarise(statistics, ALL)
-    for limit in ("CHUNK_ELEMENTS", "REUSED_ELEMENTS"):
-        monkeypatch.setattr(summary, limit, elements)
+    monkeypatch.setattr(summary, "CHUNK_ELEMENTS", elements)
     parts = summarise(statistics, ALL)
     for name in Part.__dataclass_fields__:
         assert torch.equal(getattr(parts, name), getattr(whole, name)), name

@@ -1,6 +1,7 @@
 """Row statistics of an attention call: one protocol, several implementations, one chooser that can say why."""
 
 from headwise.kernels.chooser import KERNELS, Choice, choose, fused_attention, row_statistics
+from headwise.kernels.formulas import RowFormula
 from headwise.kernels.geometry import Geometry, geometry_of
 from headwise.kernels.native.moments import moments
 from headwise.kernels.native.tally import Tally, tally
@@ -12,6 +13,7 @@ __all__ = [
     "Choice",
     "Geometry",
     "Kernel",
+    "RowFormula",
     "RowStatistics",
     "Tally",
     "Tile",

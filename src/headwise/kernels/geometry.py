@@ -53,6 +53,22 @@ class Geometry:
         """First and one-past-last key that any sequence or head sees, per row: host lists, for loops over tiles."""
         return self.spans[..., 0].amin((0, 1)).tolist(), self.spans[..., 1].amax((0, 1)).tolist()
 
+    @cached_property
+    def position(self) -> Tensor:
+        """How far a row stands from the first key (cross-attention: from row 0), tokens `[b, N]`."""
+        row = torch.arange(self.own.shape[-1], device=self.own.device)
+        return torch.where(self.own >= 0, self.own - self.first.clamp(min=0), row).clamp(min=0)
+
+    @cached_property
+    def octave(self) -> Tensor:
+        """`floor(log2(position + 1))` `[b, N]`."""
+        return torch.frexp((self.position + 1).double()).exponent.long() - 1
+
+    @cached_property
+    def first_before(self) -> Tensor:
+        """Whether row i may see f and stands after it; where the own key is unknown, whether it sees f `[b, h, N]`."""
+        return self.first_visible & ((self.own > self.first) | (self.own < 0))[:, None]
+
 
 def geometry_of(call: AttentionCall) -> Geometry:
     """The geometry of a call: see `Geometry`."""

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.kernels import RowStatistics, Tally, moments, tally
+from headwise.kernels import RowFormula, RowStatistics, Tally, moments, tally
 from headwise.measures.catalogue import OFFSETS, POSITION_BINS
-from headwise.measures.rows import FUNCTIONS, counted, nonfinite
+from headwise.measures.rows import FORMULAS, counted, nonfinite
 
 CHUNK_ELEMENTS = 1 << 22
 """Numbers that are held at once."""
-REUSED_ELEMENTS = 1 << 18
-"""The same where the compiled kernel sums them: so few that their memory is used again, not fetched anew."""
 
 
 @dataclass(frozen=True)
@@ -66,26 +64,20 @@ def summarise(
     """
     compiled = tally(s, OFFSETS, only)
     kinds = _tally(s, only) if compiled is None else compiled
-    counts_rows, bins = kinds.counted, _bins(s)
-    step = max(1, (CHUNK_ELEMENTS if compiled is None else REUSED_ELEMENTS) // max(1, counts_rows.numel()))
-    chunks = [
-        _moments(
-            s, [FUNCTIONS[name](s).expand(counts_rows.shape) for name in measures[i : i + step]], counts_rows, bins
-        )
-        for i in range(0, len(measures), step)
-    ]
-    for i in range(0, 0 if extra is None else len(extra), step):
-        assert extra is not None
-        chunks.append(_moments(s, list(extra[i : i + step]), counts_rows, bins))
-    if not chunks:  # what keys receive, say, has no value per row
-        chunks = [_moments_of(s, s.max_score.new_empty(0, *counts_rows.shape), counts_rows, bins)]
-    sums = chunks[0] if len(chunks) == 1 else {n: torch.cat([chunk[n] for chunk in chunks]) for n in chunks[0]}
-    return Part(counts=kinds.counts, offsets=kinds.offsets, **sums)
+    counts, bins = kinds.counted, _bins(s)
+    formulas = [FORMULAS[name](s) for name in measures] + [RowFormula(x) for x in (() if extra is None else extra)]
+    sums = moments(formulas, counts, bins, POSITION_BINS, s.geometry.segment)
+    return Part(
+        counts=kinds.counts, offsets=kinds.offsets, **(_moments(s, formulas, counts, bins) if sums is None else sums)
+    )
 
 
-def _moments(s: RowStatistics, values: list[Tensor], counts: Tensor, bins: Tensor) -> dict[str, Tensor]:
-    found = moments(values, counts, bins, POSITION_BINS, s.geometry.segment)
-    return _moments_of(s, torch.stack(values), counts, bins) if found is None else found
+def _moments(s: RowStatistics, formulas: list[RowFormula], counts: Tensor, bins: Tensor) -> dict[str, Tensor]:
+    step = max(1, CHUNK_ELEMENTS // max(1, counts.numel()))
+    some = [torch.stack([one.values() for one in formulas[i : i + step]]) for i in range(0, len(formulas), step)]
+    # What keys receive, say, has no value per row.
+    chunks = [_moments_of(s, x, counts, bins) for x in some or [s.max_score.new_empty(0, *counts.shape)]]
+    return chunks[0] if len(chunks) == 1 else {name: torch.cat([one[name] for one in chunks]) for name in chunks[0]}
 
 
 def _moments_of(s: RowStatistics, value: Tensor, counts: Tensor, bins_of_rows: Tensor) -> dict[str, Tensor]:
@@ -124,11 +116,9 @@ def _by_sequence(x: Tensor, segment: Tensor | None) -> Tensor:
 
 
 def _bins(s: RowStatistics) -> Tensor:
-    """Position bin of each row `[b, N]`: by its distance from the first real key (cross-attention: row number)."""
+    """Position bin of each row `[b, N]`."""
     g = s.geometry
-    row = torch.arange(g.own.shape[-1], device=g.own.device)
-    position = torch.where(g.own >= 0, g.own - g.first.clamp(min=0), row).clamp(min=0)
-    return torch.log2((position + 1).double()).floor().long().clamp(max=POSITION_BINS - 1)
+    return g.octave if max(g.own.shape[-1], g.num_keys) < 1 << POSITION_BINS else g.octave.clamp(max=POSITION_BINS - 1)
 
 
 def _by_bin(x: Tensor, bins: Tensor) -> Tensor:

@@ -63,9 +63,9 @@ class Library:
         self.level = int(self._library.headwise_level())
         self.threaded = bool(self._library.headwise_threaded())
 
-    def moments(self, arguments: ctypes.Structure) -> None:
-        """Run `headwise_moments`: see moments.py."""
-        self._library.headwise_moments(ctypes.byref(arguments))
+    def moments(self, arguments: ctypes.Structure) -> bool:
+        """Run `headwise_moments`: see moments.py. Whether it failed, for want of memory."""
+        return bool(self._library.headwise_moments(ctypes.byref(arguments)))
 
     def tally(self, arguments: ctypes.Structure) -> None:
         """Run `headwise_tally`: see tally.py."""

@@ -43,8 +43,8 @@ struct Loop {
   // The rows r0.. of the query heads of (b, group); false if a query or bias is not finite, or huge.
   bool (*block)(const Call&, int64_t b, int64_t group, int64_t r0, char* scratch);
   bool (*finite)(const Call&, int64_t b, int64_t kv_head);  // whether all keys are, and none is huge
-  // The sums of measure `at / H` of head `at % H`.
-  void (*sums)(const Moments&, const Run* runs, size_t count, int64_t at);
+  // The sums of value `at / H` of head `at % H`; `scratch` holds N floats and a vector.
+  void (*sums)(const Moments&, const Run* runs, size_t count, int64_t at, float* scratch);
 };
 
 // The loop of a level.

@@ -1,5 +1,7 @@
 // The sums of row measures, on all threads.
 #include <atomic>
+#include <cstdlib>
+#include <new>
 #include <vector>
 
 #include "call.h"
@@ -15,6 +17,7 @@ struct Work {
   const Loop& loop;
   std::vector<Run> runs;
   std::atomic<int64_t> next{0};
+  std::atomic<bool> failed{false};
 };
 
 std::vector<Run> runs_of(const Moments& m) {
@@ -32,14 +35,26 @@ std::vector<Run> runs_of(const Moments& m) {
 
 void run(void* data) {
   Work& work = *(Work*)data;
-  for (int64_t i; (i = work.next++) < work.m.K * work.m.H;) work.loop.sums(work.m, work.runs.data(), work.runs.size(), i);
+  float* const scratch = (float*)malloc(sizeof(float) * (work.m.N + 16));
+  if (!scratch) {
+    work.failed = true;
+    return;
+  }
+  for (int64_t i; (i = work.next++) < work.m.K * work.m.H;) work.loop.sums(work.m, work.runs.data(), work.runs.size(), i, scratch);
+  free(scratch);
 }
 
 }  // namespace
 }  // namespace headwise
 
-HW_EXPORT void headwise_moments(const headwise::Moments* moments) {
-  headwise::Work work{*moments, headwise::loop_of(moments->level), headwise::runs_of(*moments)};
-  const bool small = (double)moments->K * moments->B * moments->H * moments->N < 1e5;
-  headwise::run_on_threads(headwise::run, &work, small ? 1 : moments->threads);
+// 0, or 1 where there was no memory.
+HW_EXPORT int32_t headwise_moments(const headwise::Moments* moments) {
+  try {
+    headwise::Work work{*moments, headwise::loop_of(moments->level), headwise::runs_of(*moments)};
+    const bool small = (double)moments->K * moments->B * moments->H * moments->N < 1e5;
+    headwise::run_on_threads(headwise::run, &work, small ? 1 : moments->threads);
+    return work.failed;
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
 }

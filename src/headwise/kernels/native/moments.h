@@ -5,10 +5,17 @@
 
 namespace headwise {
 
-// The C ABI of moments.py.
+// The C ABI of moments.py, as what follows. A number per row: statistic * factor / divisor where it is defined.
+struct Value {
+  const float* statistic;          // [B, H, N]; null: it is defined nowhere
+  const uint8_t* defined;          // [b, h, N]; null: everywhere
+  const float *factor, *divisor;   // [b, h, N], or null
+  int64_t defined_stride[2], factor_stride[2], divisor_stride[2];  // over b and h
+};
+
 struct Moments {
-  const float* const* values;  // K of [B, H, N]: NaN where a measure is undefined
-  const uint8_t* counted;   // [B, H, N]: rows that count; null: all
+  const Value* values;      // K
+  const uint8_t* counted;   // [B, H, N]: rows that count
   const int64_t* bins;      // [b, N], 0 .. P - 1
   const int64_t* segments;  // [b, N], 0 .. S - 1; null: S = 1
   int64_t K, B, H, N, P, S, bins_stride, segments_stride;   // strides over b

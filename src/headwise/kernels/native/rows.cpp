@@ -119,6 +119,7 @@ class Block {
     for (int i = 0; i < rows(); i++) {
       if (i > 0 && i < rows_.count && ++n == a.N) n = 0, head++;
       rows_.head[i] = head, rows_.n[i] = n;
+      if (i < rows_.count && a.q_stride[3] == 1) call_for(query_at(i));
       const int64_t position = n + a.offset;
       int64_t low = a.left < 0 ? 0 : position - a.left, high = a.right < 0 ? a.M : position + a.right + 1;
       rows_.low[i] = low < 0 ? 0 : low > a.M ? a.M : low;
@@ -143,29 +144,45 @@ class Block {
     return true;
   }
 
+  int64_t query_at(int i) const { return b * a.q_stride[0] + rows_.head[i] * a.q_stride[1] + rows_.n[i] * a.q_stride[2]; }
+
+  // Have the query that begins there brought near: rows lie far apart, and each would be waited for.
+  void call_for(int64_t at) const {
+    const int64_t size = a.type == headwise::kFloat32 ? 4 : 2;
+    const char* const query = (const char*)a.q + at * size;
+    for (int64_t byte = 0; byte < a.d_k * size; byte += 64) __builtin_prefetch(query + byte);
+  }
+
   // The queries of W rows, transposed; lanes beyond the last row get 0. False: a number is not finite, or huge.
   bool gather_queries(int i0) {
     float* const to = q + (size_t)(i0 / P) * P * a.d_k + i0 % P;
-    const bool dense = a.type == headwise::kFloat32 && a.q_stride[3] == 1;
     IVec large = IVec{};
     const float most = largest(a);
-    for (int64_t d = 0; d < a.d_k; d += W) {
+    const auto put = [&](const Vec* transposed, int64_t d, int width) {
+      for (int t = 0; t < width; t++) {
+        const Vec x = transposed[t] * a.scale;
+        large |= ~(vmax(-x, x) <= most);
+        *(Vec*)(to + (d + t) * P) = x;
+      }
+    };
+    int64_t d = 0;
+    if (a.type == headwise::kFloat32 && a.q_stride[3] == 1 && i0 + W <= rows_.count)
+      for (; d + W <= a.d_k; d += W) {
+        Vec square[W];
+        for (int i = 0; i < W; i++) square[i] = *(const LooseVec*)((const float*)a.q + query_at(i0 + i) + d);
+        transpose(square);
+        put(square, d, W);
+      }
+    for (; d < a.d_k; d += W) {
       const int width = (int)(a.d_k - d < W ? a.d_k - d : W);
       Vec square[W];
       for (int i = 0; i < W; i++) {
         square[i] = Vec{};
         if (i0 + i >= rows_.count) continue;
-        const int64_t from = b * a.q_stride[0] + rows_.head[i0 + i] * a.q_stride[1] + rows_.n[i0 + i] * a.q_stride[2] + d * a.q_stride[3];
-        if (dense && width == W) square[i] = *(const LooseVec*)((const float*)a.q + from);
-        else
-          for (int t = 0; t < width; t++) square[i][t] = load(a.q, from + t * a.q_stride[3], a.type);
+        for (int t = 0; t < width; t++) square[i][t] = load(a.q, query_at(i0 + i) + (d + t) * a.q_stride[3], a.type);
       }
       transpose(square);
-      for (int t = 0; t < width; t++) {
-        const Vec x = square[t] * a.scale;
-        large |= ~(vmax(-x, x) <= most);
-        *(Vec*)(to + (d + t) * P) = x;
-      }
+      put(square, d, width);
     }
     return !any(large);
   }
@@ -353,7 +370,18 @@ class Block {
   // The same where the group of R keys is known that holds it.
   void find_largest(Sums<C>& sum, const Vec* top, const IVec* raised, int64_t j0, int keys) {
     for (int c = 0; c < C; c++) {
-      for (uint32_t rose = bits_of(top[c] > sum.top[c]); rose; rose &= rose - 1) {
+      const IVec higher = top[c] > sum.top[c];
+      uint32_t rose = bits_of(higher);
+      if (kGathers && __builtin_popcount(rose) > 3) {
+        IVec at = raised[c];
+        for (int r = R - 1; r >= 0; r--) {
+          const IVec key = raised[c] + r;
+          at = gathered(S + c * W, key * P + lanes()) == top[c] ? key : at;
+        }
+        sum.argmax[c] = higher ? __builtin_convertvector(at, Vec) + (float)j0 : sum.argmax[c];
+        continue;
+      }
+      for (; rose; rose &= rose - 1) {
         const int i = __builtin_ctz(rose), from = ((const int32_t*)(raised + c))[i], to = from + R < keys ? from + R : keys;
         const float largest = ((const float*)(top + c))[i];
         int at = from;
@@ -468,11 +496,8 @@ class Block {
     const DVec mass = keys + at_sink, sum = mass + at_first, total = sum == 0. ? dsplat(1) : sum, one = 1. / total;
     const DVec log_total = log_of(total), log_mass = log_of(mass > 0. ? mass : dsplat(1));
     const DVec first_score = at_first > 0. ? widened(s.first[c]) * (double)kLog2E - shift : DVec{};
-    DVec walk;
-    for (int i = 0; i < W; i++) {
-      const int64_t own = rows_.own[i0 + i], first = rows_.first[i0 + i];
-      walk[i] = first < 0 ? 0. : (double)(own > first ? own - first : first - own);
-    }
+    const LVec own = *(const LooseLVec*)(rows_.own + i0), first = *(const LooseLVec*)(rows_.first + i0);
+    const DVec walk = first < 0 ? DVec{} : __builtin_convertvector(own > first ? own - first : first - own, DVec);
 
     const DVec none = dsplat(NAN);
     Vec value[headwise::kStatistics];
@@ -500,7 +525,9 @@ class Block {
       else
         for (int i = 0; i <= last; i++) to[(b * a.H + rows_.head[i0 + i]) * a.N + rows_.n[i0 + i]] = value[k][i];
     }
-    for (int i = 0; i <= last; i++) a.argmax[(b * a.H + rows_.head[i0 + i]) * a.N + rows_.n[i0 + i]] = (int64_t)s.argmax[c][i];
+    if (together) *(LooseLVec*)(a.argmax + start) = __builtin_convertvector(s.argmax[c], LVec);
+    else
+      for (int i = 0; i <= last; i++) a.argmax[(b * a.H + rows_.head[i0 + i]) * a.N + rows_.n[i0 + i]] = (int64_t)s.argmax[c][i];
   }
 
   void write_output(int i0, Vec factor) {

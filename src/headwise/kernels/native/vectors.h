@@ -18,6 +18,7 @@ typedef int32_t IVec __attribute__((vector_size(W * 4), may_alias));
 typedef float LooseVec __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef double DVec __attribute__((vector_size(W * 8), may_alias));
 typedef int64_t LVec __attribute__((vector_size(W * 8), may_alias));
+typedef int64_t LooseLVec __attribute__((vector_size(W * 8), aligned(8), may_alias));
 
 constexpr float kInfinity = __builtin_inff();
 constexpr float kLog2E = 1.44269504088896340736f;
@@ -26,11 +27,38 @@ constexpr double kLn2 = 1 / (double)kLog2E;
 
 HW_INLINE Vec splat(float x) { return x - Vec{}; }
 HW_INLINE IVec isplat(int32_t x) { return x - IVec{}; }
-HW_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }
+
+// a > b ? a : b, of which GCC 12 makes two instructions where one side is a constant.
+HW_INLINE Vec vmax(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
 
 HW_INLINE DVec dsplat(double x) { return x - DVec{}; }
 HW_INLINE DVec widened(Vec x) { return __builtin_convertvector(x, DVec); }
 HW_INLINE Vec narrowed(DVec x) { return __builtin_convertvector(x, Vec); }
+
+template <int... I>
+HW_INLINE IVec counting(std::integer_sequence<int, I...>) { return IVec{I...}; }
+HW_INLINE IVec lanes() { return counting(std::make_integer_sequence<int, W>{}); }
+
+// Whether one instruction reads W numbers from W places.
+#if defined(__AVX512F__)
+constexpr bool kGathers = true;
+HW_INLINE Vec gathered(const float* from, IVec at) { return (Vec)_mm512_i32gather_ps((__m512i)at, from, 4); }
+#else
+constexpr bool kGathers = false;
+HW_INLINE Vec gathered(const float* from, IVec at) {
+  Vec x;
+  for (int i = 0; i < W; i++) x[i] = from[at[i]];
+  return x;
+}
+#endif
 
 // W bytes as whole numbers. The intrinsics are there because GCC 12 makes poor code of the conversion.
 HW_INLINE IVec from_bytes(const uint8_t* bytes) {
