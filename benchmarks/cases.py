@@ -46,8 +46,10 @@ def _unpack(file: Path, folder: Path) -> None:
         inside.rename(folder)
 
 
-def _minilm(name: str, *variants: str, batch: int, tokens: int) -> Case:
-    case = registry.of_model(name, MINILM, batch=batch, tokens=tokens, variants=variants, baseline=variants[0], turns=5)
+def _minilm(name: str, *variants: str, batch: int, tokens: int, turns: int = 5, repeats: int = 1) -> Case:
+    case = registry.of_model(
+        name, MINILM, batch=batch, tokens=tokens, variants=variants, baseline=variants[0], turns=turns, repeats=repeats
+    )
     return replace(case, prepare=minilm)
 
 
@@ -62,7 +64,7 @@ def _page(tokens: int) -> Case:
 
 
 OWN = (
-    registry.add(_minilm("minilm-512", *WATCHING, batch=8, tokens=512)),
+    registry.add(_minilm("minilm-512", *WATCHING, batch=8, tokens=512, turns=9, repeats=5)),
     registry.add(_smollm2("smollm2-2048", *WATCHING, tokens=2048)),
     # Eager weights at this length need 30 x 9 x 8192 x 8192 x 4 bytes = 72 GB: most machines will refuse.
     registry.add(_smollm2("smollm2-8192", *WATCHING, tokens=8192)),

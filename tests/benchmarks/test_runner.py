@@ -56,6 +56,20 @@ def test_warm_ups_are_run_and_not_kept(script: Script) -> None:
     assert watching.expected == watching.finished_points == ["one"]
 
 
+def test_a_sample_of_a_few_runs_is_their_median(script: Script) -> None:
+    script.seconds = {"base": [9, 1, 2, 8, 3, 3], "double": [2, 2, 2, 7, 6, 50]}
+    case = fakes.case("base", "double", turns=2, repeats=3)
+    result = run(case).result
+    (point,) = result.points
+    assert script.ran == ["base"] * 3 + ["double"] * 6 + ["base"] * 3
+    assert [sample.seconds for sample in point.samples["base"]] == [2, 3]
+    assert [sample.runs for sample in point.samples["double"]] == [(2, 2, 2), (7, 6, 50)]
+    assert point.ratio("double", "base") == (1 + 7 / 3) / 2
+    assert Result.from_json(result.as_json()).points == result.points
+    again = run(replace(case, about="of another number of runs"), before=result).result
+    assert [sample.seconds for sample in again.points[0].samples["base"]] == [1, 1], "measured anew"
+
+
 def test_what_is_prepared_reaches_the_workload_but_not_the_result(script: Script) -> None:
     outcome = run(fakes.case(prepare=lambda: {"source": "/secret/place"}))
     assert script.parameters == [{"tokens": 8, "which": "one", "source": "/secret/place"}]
@@ -149,7 +163,7 @@ def test_a_result_of_another_machine_or_other_turns_is_not_taken_over(script: Sc
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Case:
     """Runs each sample in a process that finds the fakes."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    case = fakes.case("base", "before", "fails", "killed", workload="in_process", turns=2, fresh=True)
+    case = fakes.case("base", "before", "fails", "killed", workload="in_process", turns=2, repeats=2, fresh=True)
     return replace(case, points=(Point("one", {"tokens": 8, "megabytes": 200}),))
 
 
@@ -158,6 +172,7 @@ def test_fresh_processes(fresh: Case) -> None:
     processes = {sample.more["process"] for v in ("base", "before") for sample in point.samples[v]}
     assert len(processes) == 4
     assert os.getpid() not in processes
+    assert {len(sample.runs) for sample in point.samples["base"]} == {2}
     assert point.not_run["fails"] == "ValueError: no good: 8 tokens"
     assert "killed" in point.not_run["killed"] and "memory" in point.not_run["killed"]
     extra = [point.extra_bytes(variant) for variant in ("base", "before")]
@@ -172,5 +187,7 @@ def test_a_case_that_cannot_be_run_is_refused() -> None:
         fakes.case(baseline="nobody")
     with pytest.raises(ValueError, match="must be unique"):
         fakes.case("base", "base")
-    with pytest.raises(ValueError, match="expected points and turns"):
+    with pytest.raises(ValueError, match="expected points, turns and repeats; got 1, 0 and 1"):
         fakes.case(turns=0)
+    with pytest.raises(ValueError, match="expected points, turns and repeats; got 1, 3 and 0"):
+        fakes.case(repeats=0)

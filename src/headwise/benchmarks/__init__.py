@@ -19,7 +19,9 @@ A result is one JSON file (`results.Result`), schema 1:
         name, parameters    such as tokens, head_dim, heads, kind; or model, batch, tokens
         samples             variant -> a list of samples in the order of the turns:
                             seconds; extra_bytes, the peak of resident memory above what was held before the run
-                            (null where the system does not say: Linux does); html_bytes where a page is made
+                            (null where the system does not say: Linux does); html_bytes where a page is made;
+                            runs, where a sample is a few runs: seconds of each, of which `seconds` is the median
+                            (memory is that of the first)
         not_run             variant -> why it has no samples, or not all
         median_seconds, median_extra_bytes      variant -> number
         to_baseline         variant -> median over turns of its seconds / the baseline's in the same turn

@@ -66,6 +66,7 @@ class Case:
         workload: `module:function`, a `Workload`: a fresh process imports it.
         turns: Samples of each variant.
         warmups: Turns before them that are not kept.
+        repeats: Runs of a sample, one after the other: its time is their median, its memory that of the first.
         fresh: Whether each sample has a process of its own.
         prepare: Called once before the first point; what it returns joins the parameters, but not the result
             (where a model lies on this machine).
@@ -80,6 +81,7 @@ class Case:
     workload: str
     turns: int
     warmups: int = 0
+    repeats: int = 1
     fresh: bool = False
     prepare: Callable[[], Parameters] | None = None
 
@@ -95,8 +97,9 @@ class Case:
             raise ValueError(f"case {self.name}: names of variants and points must be unique; got {names}, {points}")
         if self.baseline not in names:
             raise ValueError(f"case {self.name}: the baseline must be one of {names}; got {self.baseline!r}")
-        if not points or self.turns < 1:
-            raise ValueError(f"case {self.name}: expected points and turns; got {len(points)} and {self.turns}")
+        if not points or self.turns < 1 or self.repeats < 1:
+            got = f"{len(points)}, {self.turns} and {self.repeats}"
+            raise ValueError(f"case {self.name}: expected points, turns and repeats; got {got}")
 
 
 def load_workload(path: str) -> Workload:

@@ -83,6 +83,7 @@ def of_model(
     variants: Iterable[str] = tuple(MODEL_VARIANTS),
     baseline: str = UNWATCHED,
     turns: int = 3,
+    repeats: int = 1,
     source: str | None = None,
 ) -> Case:
     """One forward of a whole model in each variant, each run in a process of its own.
@@ -95,18 +96,21 @@ def of_model(
         variants: Names out of MODEL_VARIANTS.
         baseline: The variant that ratios are taken to.
         turns: Samples of each variant.
+        repeats: Forwards of a sample: a short one is as long as what disturbs it.
         source: Where the model lies, or its hub name; None if `prepare` is to say it.
     """
     parameters: dict[str, str | int] = {"model": model, "batch": batch, "tokens": tokens}
+    several = "" if repeats == 1 else f" (of {repeats} in a process the median)"
     return Case(
         name=name,
         level="model",
-        about=f"one forward of {model}, {batch} x {tokens:,} tokens, float32",
+        about=f"one forward of {model}, {batch} x {tokens:,} tokens, float32{several}",
         points=(Point(f"{model}, {batch} x {tokens:,}", parameters),),
         variants=tuple(MODEL_VARIANTS[variant] for variant in variants),
         baseline=baseline,
         workload=MODEL,
         turns=turns,
+        repeats=repeats,
         fresh=True,
         prepare=None if source is None else lambda: {"source": source},
     )

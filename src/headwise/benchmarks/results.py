@@ -18,28 +18,35 @@ LEVELS = ("attention", "model", "length")
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of one variant.
+    """One run of one variant, or a few that directly follow each other.
 
     Attributes:
-        seconds: How long it took.
+        seconds: How long it took; of a few runs, their median.
         extra_bytes: The peak of resident memory above what was held before; None where the system does not say.
         more: Further numbers of the run, such as `html_bytes`.
+        runs: Seconds of each run, where there were a few; memory and further numbers are the first's.
     """
 
     seconds: float
     extra_bytes: int | None = None
     more: Mapping[str, float] = field(default_factory=dict)
+    runs: tuple[float, ...] = ()
 
-    def as_json(self) -> dict[str, float | None]:
-        """One flat object."""
+    def numbers(self) -> dict[str, float | None]:
+        """What can be compared, by name."""
         return {"seconds": self.seconds, "extra_bytes": self.extra_bytes, **self.more}
+
+    def as_json(self) -> dict[str, Any]:
+        """One flat object."""
+        return {**self.numbers(), **({"runs": list(self.runs)} if self.runs else {})}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sample:
         """What `as_json` gave."""
         extra = data["extra_bytes"]
-        more = {name: float(value) for name, value in data.items() if name not in ("seconds", "extra_bytes")}
-        return cls(float(data["seconds"]), None if extra is None else int(extra), more)
+        more = {name: float(value) for name, value in data.items() if name not in ("seconds", "extra_bytes", "runs")}
+        runs = tuple(float(seconds) for seconds in data.get("runs", ()))
+        return cls(float(data["seconds"]), None if extra is None else int(extra), more, runs)
 
 
 @dataclass
@@ -68,14 +75,14 @@ class Measured:
 
     def middle(self, variant: str, number: str) -> float | None:
         """The median of one number of the samples; None if there is none."""
-        found = [sample.as_json().get(number) for sample in self.samples.get(variant, ())]
+        found = [sample.numbers().get(number) for sample in self.samples.get(variant, ())]
         known = [value for value in found if value is not None]
         return median(known) if known else None
 
     def ratio(self, variant: str, baseline: str, number: str = "seconds") -> float | None:
         """Median over turns of a variant's number to the baseline's in the same turn; None where either has none."""
         pairs = zip(self.samples.get(variant, ()), self.samples.get(baseline, ()), strict=False)
-        numbers = [(a.as_json().get(number), b.as_json().get(number)) for a, b in pairs]
+        numbers = [(a.numbers().get(number), b.numbers().get(number)) for a, b in pairs]
         ratios = [a / b for a, b in numbers if a is not None and b]
         return median(ratios) if ratios else None
 

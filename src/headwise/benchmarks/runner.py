@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Protocol
 
 from headwise.benchmarks import peak
@@ -161,7 +162,7 @@ def _empty(case: Case) -> Result:
 
 
 def _alike(before: Result, now: Result) -> bool:
-    fields = ("case", "baseline", "variants", "turns", "machine", "versions")
+    fields = ("case", "about", "baseline", "variants", "turns", "machine", "versions")
     return all(getattr(before, name) == getattr(now, name) for name in fields)
 
 
@@ -178,7 +179,7 @@ def _insert(case: Case, result: Result, measured: Measured) -> None:
 def _sampler(case: Case, point: Point, hidden: Parameters) -> Sampler:
     parameters = {**point.parameters, **hidden}
     if case.fresh:
-        return lambda variant: _in_fresh_process(case.workload, parameters, variant)
+        return lambda variant: _in_fresh_process(case, parameters, variant)
     made: dict[str, Operation] = {}
     operations: list[Callable[[str], Operation]] = []
 
@@ -188,27 +189,37 @@ def _sampler(case: Case, point: Point, hidden: Parameters) -> Sampler:
             operations.append(load_workload(case.workload)(parameters))
         if variant not in made:
             made[variant] = operations[0](variant)
-        return measure(made[variant])
+        return measure(made[variant], case.repeats)
 
     return sample
 
 
-def measure(operation: Operation) -> Sample:
-    """Run an operation once: its time, and the peak of memory above what is held now."""
+def measure(operation: Operation, repeats: int = 1) -> Sample:
+    """Run an operation, once or a few times: its time, and the peak of memory above what is held now."""
     held = peak.start()
+    first, more = _timed(operation)
+    extra = peak.since(held)
+    if repeats == 1:
+        return Sample(first, extra, more)
+    runs = (first, *(_timed(operation)[0] for _ in range(repeats - 1)))
+    return Sample(median(runs), extra, more, runs)
+
+
+def _timed(operation: Operation) -> tuple[float, dict[str, float]]:
     started = time.perf_counter()
     more = operation()
-    seconds = time.perf_counter() - started
-    return Sample(seconds, peak.since(held), dict(more or {}))
+    return time.perf_counter() - started, dict(more or {})
 
 
-def _in_fresh_process(workload: str, parameters: Parameters, variant: str) -> Sample:
+def _in_fresh_process(case: Case, parameters: Parameters, variant: str) -> Sample:
     """One sample by `worker.py`.
 
     Raises:
         NotRunError: The variant did not run there, and why.
     """
-    asked = json.dumps({"workload": workload, "parameters": dict(parameters), "variant": variant})
+    asked = json.dumps(
+        {"workload": case.workload, "parameters": dict(parameters), "variant": variant, "repeats": case.repeats}
+    )
     command = [sys.executable, "-P", "-m", "headwise.benchmarks.worker"]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -18,7 +18,7 @@ def main() -> None:
     try:
         operation = load_workload(asked["workload"])(asked["parameters"])(asked["variant"])
         gc.collect()  # what was made to get ready
-        answer: dict[str, object] = dict(measure(operation).as_json())
+        answer: dict[str, object] = dict(measure(operation, asked["repeats"]).as_json())
     except Exception as error:  # noqa: BLE001 (a peer may fail with anything; the reason goes into the result)
         answer = {"not_run": reason(error)}
     print(json.dumps(answer))
